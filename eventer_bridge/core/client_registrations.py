@@ -359,7 +359,7 @@ class ClientRegistrations(Generic[RequestT]):
             # what has no events yet may get more of them from modules
             if type(i) is Session
             and i.committed is commit
-            and (i.packed or i.unpacked)
+            and (i.packed or i.decoded)
             and not i.is_large
         ]
         if len(sessions) < len(outcomes):
@@ -373,9 +373,9 @@ class ClientRegistrations(Generic[RequestT]):
         if (
             n_events > len(sessions)
             and not self._service.core.tells_of_persisted
-            and n_events == sum([len(i.unpacked) for i in sessions if i.packed is None])
+            and n_events == sum([len(i.decoded) for i in sessions if i.packed is None])
         ):
-            self._wire.pack(requests, sessions)
+            self._wire.keep_encoded(requests, sessions)
         self.unanswered.append(_Together(commit, requests, sessions, n_events, n_bytes))
         self._await_commit(commit)
         return True
@@ -480,7 +480,7 @@ class ClientRegistrations(Generic[RequestT]):
         if error := session.committed.exception():
             self._answer_failed(request, error)
         elif isinstance(outcome, Repeated):
-            has_events = session.is_packed or session.events
+            has_events = session.is_encoded or session.events
             if not has_events or not self._is_answerable(session, outcome):
                 return False
             self._wire.send_repeated(request, session)

@@ -58,8 +58,10 @@ class ClientWire(Protocol[RequestT_contra]):
     def send_declined(self, reason: str, /) -> None:
         """It is not; the connection is closed afterwards."""
 
-    def pack(self, requests: Sequence[RequestT_contra], sessions: Sequence[Session], /) -> None:
-        """Pack small sessions (``Session.pack``), if that pays; each is that of a request.
+    def keep_encoded(
+        self, requests: Sequence[RequestT_contra], sessions: Sequence[Session], /
+    ) -> None:
+        """Encode small sessions (``Session.keep_encoded``), if that pays; each is of a request.
 
         They have the requested events and no others; as yet nobody wants to hear of them when they
         are durable.

@@ -1,12 +1,12 @@
 """A session: the events of one registration request, from the request to the disk (000).
 
 Thousands of events may wait for a commit. As objects, they would be out of the processor's caches
-when it is done, and would push out what comes meanwhile. So most sessions are *packed*: they have
+when it is done, and would push out what comes meanwhile. So most sessions are *encoded*: they have
 their events in another form, until somebody asks for them. That is rare, and costs more than it
 saved: they are decoded, and kept beside it. The session of a packed request
-(``eventer_bridge.packed``) is packed from the beginning, and often there is no object of the
-session either (:class:`PackedSessions`). If another one has several events, and
-nobody wants to hear of it when it is durable, they are encoded for the answer at once.
+(``eventer_bridge.packed``) is encoded from the beginning, and often there is no object of the
+session either (:class:`PackedSessions`). If another one has several events, and nobody wants to
+hear of it when it is durable, they are encoded for the answer at once.
 
 Session ids are never reused, even after kill -9, and timestamps never go back. Ids are reserved on
 disk ahead of use (``limits.RESERVED_SESSIONS``), because an observer may see one before its commit.
@@ -54,7 +54,7 @@ class Session(msgspec.Struct, eq=False):
         committed: done when the events are durable; fails with a branch of
             ``EventerBridgeError`` if they may not be. Sessions of one commit may share it, so
             never cancel it: use ``asyncio.wait`` if that could happen.
-        unpacked: its events; empty before they are created, and while it is packed. Faster to
+        decoded: its events; empty before they are created, and while it is encoded. Faster to
             look at than :attr:`events`.
         packed: the request, if that is packed; it stays when its events are made.
         is_large: whether it is processed in slices (:func:`is_large`); added events count.
@@ -70,14 +70,14 @@ class Session(msgspec.Struct, eq=False):
     requested: int
     payload_bytes: int
     committed: asyncio.Future[None]
-    unpacked: Sequence[Event] = ()
+    decoded: Sequence[Event] = ()
     packed: Packed | None = None
     is_large: bool = False
     is_stepwise: bool = False
     quota: TypeQuota | None = None
     key: RequestKey | None = None
     encodings: dict[str, Any] = {}
-    _unpack: Callable[[], Sequence[Event]] | None = None
+    _decode: Callable[[], Sequence[Event]] | None = None
 
     @classmethod
     def sized(
@@ -106,17 +106,17 @@ class Session(msgspec.Struct, eq=False):
 
         That is before observers are notified of the session and before ``committed`` succeeds.
         """
-        if not self.unpacked:
-            if self._unpack is not None:
-                self.events = self._unpack()
+        if not self.decoded:
+            if self._decode is not None:
+                self.events = self._decode()
             elif (packed := self.packed) is not None and packed.session:  # else it waits
                 timestamp = Timestamp(packed.s, packed.us)
                 self.events = make_events(packed.server, packed.session, packed, timestamp)
-        return self.unpacked
+        return self.decoded
 
     @events.setter
     def events(self, events: Sequence[Event]) -> None:
-        self.unpacked, self._unpack = events, None
+        self.decoded, self._decode = events, None
 
     @property
     def n_events(self) -> int:
@@ -144,14 +144,14 @@ class Session(msgspec.Struct, eq=False):
             return EventId(self.packed.server, self.packed.session, len(self.packed))
         return self.events[-1].id
 
-    def pack(self, unpack: Callable[[], Sequence[Event]]) -> None:
-        """Forget the events, if it has them; ``unpack`` makes them again."""
-        self.unpacked, self._unpack = (), unpack
+    def keep_encoded(self, decode: Callable[[], Sequence[Event]]) -> None:
+        """Forget the events, if it has them; ``decode`` makes them again."""
+        self.decoded, self._decode = (), decode
 
     @property
-    def is_packed(self) -> bool:
+    def is_encoded(self) -> bool:
         """Whether it has its events only in another form (see the module)."""
-        return self._unpack is not None or (self.packed is not None and not self.unpacked)
+        return self._decode is not None or (self.packed is not None and not self.decoded)
 
     @property
     def has_failed(self) -> bool:

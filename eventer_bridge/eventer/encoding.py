@@ -36,19 +36,19 @@ def is_answerable(session: Session) -> bool:
     return "eventer" in session.encodings or session.committed.exception() is not None
 
 
-def pack(sessions: Sequence[Session]) -> None:
-    """See ``ClientWire.pack``."""
-    answers = codec.encode_register_successes([i.unpacked for i in sessions])
+def keep_encoded(sessions: Sequence[Session]) -> None:
+    """See ``ClientWire.keep_encoded``."""
+    answers = codec.encode_register_successes([i.decoded for i in sessions])
     for session, answer in zip(sessions, answers, strict=True):
         session.encodings["eventer answer"] = answer
-        session.pack(partial(codec.decode_register_success, answer))
+        session.keep_encoded(partial(codec.decode_register_success, answer))
 
 
 def register_successes(sessions: Sequence[Session]) -> list[bytes]:
     """A ``MsgRegisterRes`` for each session."""
     if packed := packed_of(sessions):
         return encode_sbs_answers(packed)
-    own = [i.unpacked for i in sessions if not i.encodings and i.requested == len(i.unpacked)]
+    own = [i.decoded for i in sessions if not i.encodings and i.requested == len(i.decoded)]
     if len(own) == len(sessions):  # nobody else gets them
         return codec.encode_register_successes(own)
     return [_register_success(i) for i in sessions]

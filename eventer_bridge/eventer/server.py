@@ -230,12 +230,12 @@ class _Client(chatter.Handler):
         if self._init is not None:
             self._send(*codec.encode(MsgInitRes(None, reason)), conversation=self._init)
 
-    def pack(
+    def keep_encoded(
         self, requests: Sequence[chatter.Conversation | None], sessions: Sequence[Session]
     ) -> None:
         """See ``ClientWire``. Not if one of them wants no answer."""
         if None not in requests:
-            encoding.pack(sessions)
+            encoding.keep_encoded(sessions)
 
     def send_registered(
         self, requests: Sequence[chatter.Conversation | None], sessions: Sequence[Session]

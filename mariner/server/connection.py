@@ -36,7 +36,7 @@ from eventer_bridge.packed import Packed
 from eventer_bridge.slices import Steps
 from mariner import limits
 from mariner.errors import ContractError
-from mariner.server.encoding import encoded_requested, pack, register_successes
+from mariner.server.encoding import encoded_requested, keep_encoded, register_successes
 from mariner.wire import codec
 from mariner.wire.messages import (
     CursorLost,
@@ -250,9 +250,9 @@ class ClientConnection(Stream[Received]):
         """See ``ClientWire``."""
         self.write(framing.encode_frame(codec.encode(InitRes(False, error=reason))))
 
-    def pack(self, requests: Sequence[int], sessions: Sequence[Session]) -> None:
+    def keep_encoded(self, requests: Sequence[int], sessions: Sequence[Session]) -> None:
         """See ``ClientWire``."""
-        pack(sessions)
+        keep_encoded(sessions)
 
     def send_registered(self, requests: Sequence[int], sessions: Sequence[Session]) -> None:
         """See ``ClientWire``."""

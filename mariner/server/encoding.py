@@ -63,16 +63,16 @@ def is_answerable(session: Session) -> bool:
     return "mariner session" in session.encodings or session.committed.exception() is not None
 
 
-def pack(sessions: Sequence[Session]) -> None:
-    """See ``ClientWire.pack``."""
+def keep_encoded(sessions: Sequence[Session]) -> None:
+    """See ``ClientWire.keep_encoded``."""
     for session in sessions:
         (encoded,) = encoded_session(session)
-        session.pack(partial(codec.decode_events, encoded))
+        session.keep_encoded(partial(codec.decode_events, encoded))
 
 
 def register_successes(requests: Sequence[int], sessions: Sequence[Session]) -> list[bytes]:
     """The answer to each of these requests, of which none is large."""
-    own = [i.unpacked for i in sessions if not i.encodings and i.requested == len(i.unpacked)]
+    own = [i.decoded for i in sessions if not i.encodings and i.requested == len(i.decoded)]
     if len(own) == len(sessions):  # nobody else gets them
         return codec.encode_register_successes(requests, own)
     return [
@@ -84,7 +84,7 @@ def register_successes(requests: Sequence[int], sessions: Sequence[Session]) -> 
 
 def encoded_requested(session: Session) -> Sequence[bytes]:
     """As :func:`encoded_session`, of the request's events, without those added by modules."""
-    if session.is_packed or session.requested == len(session.events):
+    if session.is_encoded or session.requested == len(session.events):
         return encoded_session(session)
     return (b",".join(encoded_events(session)[: session.requested]),)
 

@@ -66,7 +66,7 @@ async def test_they_are_what_they_would_be_otherwise(register: Any) -> None:
     assert len(found) == 3
     assert (found.n_events, found.n_bytes) == (6, sum(i.payload_bytes for i in found.packed))
     sessions = [*found]
-    assert all(i.unpacked == () and i.packed is not None for i in sessions)
+    assert all(i.decoded == () and i.packed is not None for i in sessions)
     assert not any(i.is_large or i.is_stepwise for i in sessions)
     assert [i.requested for i in sessions] == [len(i.events) for i in sessions] == [2, 1, 3]
     assert [i.payload_bytes for i in sessions] == [i.payload_bytes for i in found.packed]

@@ -35,23 +35,23 @@ SUBSCRIPTIONS = [("?",)]
 
 
 class Serving(NamedTuple):
-    """Servers of one core, and the sessions that were packed."""
+    """Servers of one core, and the sessions that became encoded."""
 
     port: int
     eventer: EventerServer
-    packed: list[Session]
+    encoded: list[Session]
 
     async def mariner(self, stack: AsyncExitStack, **keys: Any) -> RawPeer:
         return await stack.enter_async_context(await RawPeer.init(self.port, **keys))
 
 
 @pytest.fixture
-def packed(monkeypatch: pytest.MonkeyPatch) -> list[Session]:
+def encoded(monkeypatch: pytest.MonkeyPatch) -> list[Session]:
     found: list[Session] = []
-    pack = Session.pack
+    keep_encoded = Session.keep_encoded
 
     def note(self: Session, *args: Any) -> None:
-        pack(self, *args)
+        keep_encoded(self, *args)
         found.append(self)
 
     register_all = SessionCore.register_all
@@ -61,13 +61,13 @@ def packed(monkeypatch: pytest.MonkeyPatch) -> list[Session]:
         found.extend(i for i in outcomes if isinstance(i, Session) and i.packed)
         return outcomes
 
-    monkeypatch.setattr(Session, "pack", note)
+    monkeypatch.setattr(Session, "keep_encoded", note)
     monkeypatch.setattr(SessionCore, "register_all", note_all)
     return found
 
 
 @pytest.fixture
-async def it(tmp_path: Path, packed: list[Session]) -> AsyncIterator[Serving]:
+async def it(tmp_path: Path, encoded: list[Session]) -> AsyncIterator[Serving]:
     core = {
         "server_id": 1,
         "backend": {"type": "rocksdb", "path": str(tmp_path / "store")},
@@ -75,7 +75,7 @@ async def it(tmp_path: Path, packed: list[Session]) -> AsyncIterator[Serving]:
     }
     async with running_gateway(event_core=core) as gateway:
         assert gateway.eventer_server is not None
-        yield Serving(gateway.mariner.port, gateway.eventer_server, packed)
+        yield Serving(gateway.mariner.port, gateway.eventer_server, encoded)
 
 
 def register(peer: RawPeer, register_id: int = 0, **keys: Any) -> None:
@@ -102,21 +102,21 @@ def check(events: Iterable[Event]) -> None:
     assert [i.id.instance for i in found] == [*range(1, len(NAMES) + 1)]
 
 
-async def until_packed(it: Serving, count: int) -> None:
+async def until_encoded(it: Serving, count: int) -> None:
     async with asyncio.timeout(TIMEOUT_S):
-        while len(it.packed) < count:
+        while len(it.encoded) < count:
             await asyncio.sleep(0)
-    assert all(i.is_packed and not i.unpacked for i in it.packed)
+    assert all(i.is_encoded and not i.decoded for i in it.encoded)
 
 
-async def test_whoever_comes_before_the_commit_hears_of_what_is_packed(it: Serving) -> None:
+async def test_whoever_comes_before_the_commit_hears_of_what_is_encoded(it: Serving) -> None:
     async with AsyncExitStack() as stack:
         first = await it.mariner(stack)
         second = await stack.enter_async_context(initialised(it.eventer))
         with held_sync():
             register(first)
             register_by_eventer(second)
-            await until_packed(it, 2)
+            await until_encoded(it, 2)
             third = await it.mariner(stack, subscriptions=SUBSCRIPTIONS, persisted=True)
             fourth = await stack.enter_async_context(
                 initialised(it.eventer, SUBSCRIPTIONS, persisted=True)
@@ -130,14 +130,14 @@ async def test_whoever_comes_before_the_commit_hears_of_what_is_packed(it: Servi
         assert answers == [[*i] for i in notified]
 
 
-async def test_who_hears_of_what_is_registered_does_so_before_it_is_packed(it: Serving) -> None:
+async def test_who_hears_of_what_is_registered_does_so_before_it_is_encoded(it: Serving) -> None:
     async with AsyncExitStack() as stack:
         first = await it.mariner(stack)
         second = await it.mariner(stack, subscriptions=SUBSCRIPTIONS)
         third = await stack.enter_async_context(initialised(it.eventer, SUBSCRIPTIONS))
         with held_sync():
             register(first)
-            await until_packed(it, 1)
+            await until_encoded(it, 1)
             heard = await received(second)
             check(heard)
             notified, _ = await third.receive(MsgEventsNotify)
@@ -146,26 +146,26 @@ async def test_who_hears_of_what_is_registered_does_so_before_it_is_packed(it: S
         fourth = await stack.enter_async_context(initialised(it.eventer))
         register_by_eventer(fourth)
         response, _ = await fourth.receive(MsgRegisterRes)
-        assert len(it.packed) == 2
+        assert len(it.encoded) == 2
         assert await received(second) == [*(response.events or ())]
 
 
-async def test_what_others_hear_of_when_it_is_durable_is_not_packed(it: Serving) -> None:
+async def test_what_others_hear_of_when_it_is_durable_is_not_encoded(it: Serving) -> None:
     async with AsyncExitStack() as stack:
         first = await it.mariner(stack)
         second = await it.mariner(stack, subscriptions=SUBSCRIPTIONS, persisted=True)
         register(first)
         check(await received(first))
         check(await received(second))
-        assert not it.packed
+        assert not it.encoded
 
 
-async def test_what_is_packed_is_repeated_to_who_asks_again(it: Serving) -> None:
+async def test_what_is_encoded_is_repeated_to_who_asks_again(it: Serving) -> None:
     async with AsyncExitStack() as stack:
         first, again = await it.mariner(stack), await it.mariner(stack)
         with held_sync():
             register(first, request_key="once")
-            await until_packed(it, 1)
+            await until_encoded(it, 1)
             register(again, request_key="once")
             again.send({"msg_type": "ping_req", "ping_id": 1})
             assert (await again.receive())["ping_id"] == 1
@@ -174,16 +174,16 @@ async def test_what_is_packed_is_repeated_to_who_asks_again(it: Serving) -> None
         assert await received(again) == answer
 
 
-async def test_several_packed_sessions_are_answered_each_with_its_own(it: Serving) -> None:
+async def test_several_encoded_sessions_are_answered_each_with_its_own(it: Serving) -> None:
     async with AsyncExitStack() as stack:
         peer = await it.mariner(stack)
         eventer_peer = await stack.enter_async_context(initialised(it.eventer))
         with held_sync():
             for i in range(5):
                 register(peer, i)
-                await until_packed(it, 2 * i + 1)
+                await until_encoded(it, 2 * i + 1)
                 register_by_eventer(eventer_peer)
-                await until_packed(it, 2 * i + 2)
+                await until_encoded(it, 2 * i + 2)
         answers: list[Sequence[Event]] = []
         for _ in range(5):
             answers.append(await received(peer))
@@ -193,10 +193,10 @@ async def test_several_packed_sessions_are_answered_each_with_its_own(it: Servin
             check(answer)
         sessions = [answer[0].id.session for answer in answers]
         assert sessions == [*range(sessions[0], sessions[0] + 10)]
-        assert all(i.is_packed for i in it.packed)  # nobody needed the events
+        assert all(i.is_encoded for i in it.encoded)  # nobody needed the events
 
 
-async def test_what_gains_nothing_is_not_packed(it: Serving) -> None:
+async def test_what_gains_nothing_is_not_encoded(it: Serving) -> None:
     async with AsyncExitStack() as stack:
         peer = await it.mariner(stack)
         assert (await peer.request(register_req(0, event("a"))))["success"]
@@ -204,27 +204,27 @@ async def test_what_gains_nothing_is_not_packed(it: Serving) -> None:
         unanswered = MsgRegisterReq([register_event("a"), register_event("a")])
         eventer_peer.send(unanswered)
         await eventer_peer.register(register_event("a"))
-        assert all(i.packed for i in it.packed)  # as the requests came
+        assert all(i.packed for i in it.encoded)  # as the requests came
 
 
-def test_what_is_unpacked_stays_so() -> None:
+def test_what_is_decoded_stays_so() -> None:
     loop = asyncio.new_event_loop()
     made = [Event(EventId(1, 1, i), ("a",), Timestamp(1, 0), None, None) for i in (1, 2)]
     session = Session(REMOTE_SOURCE, 2, 0, loop.create_future(), made)
     loop.close()
-    session.pack(lambda: [*made])
-    assert session.is_packed
-    assert len(session.unpacked) == 0
+    session.keep_encoded(lambda: [*made])
+    assert session.is_encoded
+    assert len(session.decoded) == 0
     found = session.events
     assert found == made
     assert session.events is found
-    session.pack(lambda: [*made])
+    session.keep_encoded(lambda: [*made])
     session.events = made[:1]
     assert session.events == made[:1]
 
 
 async def test_what_is_told_to_other_servers_is_no_part_of_the_answer(
-    tmp_path: Path, packed: list[Session]
+    tmp_path: Path, encoded: list[Session]
 ) -> None:
     """In a group, a session has one event more: it tells of the request key."""
     client = ClientConfig("app", "secret", (("*",),), (RegisterRule((("*",),)),))
@@ -241,4 +241,4 @@ async def test_what_is_told_to_other_servers_is_no_part_of_the_answer(
             for i in range(3):  # the first one is registered alone
                 register(peer, i, request_key=f"key {i}")
                 check(await received(peer))
-        assert not packed
+        assert not encoded
