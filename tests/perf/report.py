@@ -157,6 +157,12 @@ COMPARISONS: Final = (
         "write",
         ("ours", "write", "ours ÷ write"),
     ),
+    Comparison(
+        "Redis, one in flight, and the same write",
+        "redis",
+        "write",
+        ("Redis", "write", "Redis ÷ write"),
+    ),
 )
 
 LEGEND: Final = (

@@ -77,7 +77,7 @@ ON_EMPTY: Final = (
         "ms",
         2,
         "register",
-        {"ours": 1_000, "hat": 300, "limit": 1_000},
+        {"ours": 1_000, "hat": 300, "limit": 1_000, "redis": 1_000},
         50,
     ),
     Scenario(
