@@ -241,4 +241,10 @@ async def test_what_is_told_to_other_servers_is_no_part_of_the_answer(
             for i in range(3):  # the first one is registered alone
                 register(peer, i, request_key=f"key {i}")
                 check(await received(peer))
+            events = [event(name, value=n) for n, name in enumerate(NAMES)]
+            for _ in range(2):  # the second time, they are repeated
+                together = (register_req(i, *events) | {"request_key": str(i)} for i in range(5))
+                peer.send_together(together)
+                for _ in range(5):
+                    check(await received(peer))
         assert not encoded
