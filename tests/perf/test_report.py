@@ -75,14 +75,17 @@ def test_tables_tell_medians_and_quotients() -> None:
         redis=[Sample(4_000, 3)],
         tls=[Sample(800, 25)],
     )
-    latency = measured(Measure("b", "one", "ms"), ours=[Sample(0.4, 200)], write=[0.2])
+    latency = measured(
+        Measure("b", "one", "ms"), ours=[Sample(0.4, 200)], redis=[Sample(0.3, 90)], write=[0.2]
+    )
     alone = measured(
         Measure("c", "alone", "events/s", 1e3, Bound.AT_LEAST), ours=[Sample(2_000, 5, 7)]
     )
     assert rows_of(measure, latency, alone) == {
         "better": ["some", "events/s", "1,000", "20", "250", "100", "4x", "≥ 3x", "yes"],
         "limit's CPU ÷ ours": ["some", "events/s", "1,000", "20", "≥ 50,000", "4", "0.2"],
-        "ours ÷ Redis": ["some", "events/s", "1,000", "20", "4,000", "3", "0.25"],
+        "ours ÷ Redis": ["one", "ms", "0.4", "200", "0.3", "90", "1.33"],
+        "Redis ÷ write": ["one", "ms", "0.3", "90", "0.2", "", "1.5"],
         "TLS ÷ plain": ["some", "events/s", "800", "25", "1,000", "20", "0.8"],
         "ours ÷ write": ["one", "ms", "0.4", "200", "0.2", "", "2"],
         "p99 ms": ["alone", "events/s", "2,000", "5", "7", "≥ 1000 events/s", "yes"],

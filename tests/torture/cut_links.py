@@ -76,7 +76,7 @@ async def _replicate(
     async with _direct(port) as reader:
         async with proxy.create(port) as link, _registering(reader, ledger):
             link.plans = proxy.by_chance(chance, MAX_CUT_BYTES)
-            for n_cuts in range(RESTART_EVERY, rounds + 1, RESTART_EVERY):
+            for n_cuts in range(min(RESTART_EVERY, rounds), rounds + 1, RESTART_EVERY):
                 with _impatient():
                     async with event_server(directory, 2, remotes={1: link.port}) as replica:
                         await _cut(link, n_cuts, lambda: progress(link.n_cuts, rounds))
