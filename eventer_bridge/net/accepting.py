@@ -29,8 +29,9 @@ mlog = logging.getLogger(__name__)
 audit = logging.getLogger("audit")
 
 FactoryCb: TypeAlias = Callable[[Slot], asyncio.BaseProtocol]
-"""Creates a connection's protocol, which must release the slot when the connection is lost and,
-from ``connection_made`` on, close when its slot is taken (``Slot.when_taken``)."""
+"""Creates the protocol of a connection that was established: over TLS, after the handshake. It
+must release the slot when the connection is lost and, from ``connection_made`` on, close when its
+slot is taken (``Slot.when_taken``)."""
 
 # `reason` of an SSLError in a handshake
 _HANDSHAKE_PROBLEMS: Final = {
@@ -211,7 +212,7 @@ class Acceptor(aio.Resource):
         slot.when_taken(task.cancel)
         try:
             opening = self._loop.connect_accepted_socket(
-                lambda: self._make_protocol(slot), tcp, **self._tls_arguments
+                lambda: _Opening(self._make_protocol, slot), tcp, **self._tls_arguments
             )
             if self._tls_arguments:
                 await opening
@@ -255,6 +256,19 @@ class Acceptor(aio.Resource):
             self._failure_logged_at = now
             extra = {"port": self._port, "reason": error.strerror}
             mlog.error("no connections can be accepted at the moment", extra=extra)
+
+
+class _Opening(asyncio.Protocol):
+    """A connection until it is established: silent handshakes are many, and must cost little."""
+
+    def __init__(self, make_protocol: FactoryCb, slot: Slot) -> None:
+        self._make_protocol = make_protocol
+        self._slot = slot
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        protocol = self._make_protocol(self._slot)
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
 
 
 def _listening_socket(family: int, address: Any) -> socket.socket:

@@ -6,18 +6,20 @@ Thousands come and go each second where somebody means ill, and a collection hol
 import asyncio
 import gc
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mariner.gateway.gateway import Gateway
+from tests.support.certificates import make_certificates
 from tests.support.inprocess import running_gateway
 from tests.support.peer import RawPeer
 
+LISTENS = {"host": "127.0.0.1", "port": 0}
 CORE = {
     "server_id": 1,
     "backend": {"type": "memory"},
-    "eventer_server": {"host": "127.0.0.1", "port": 0},
     "rsb": {"host": "127.0.0.1", "port": 0, "mode": "server"},
 }
 
@@ -48,6 +50,12 @@ async def come_and_go(port: int) -> None:
     await writer.wait_closed()
 
 
+async def speak_no_tls(gateway: Gateway) -> None:
+    async with await RawPeer.connect(gateway.mariner.port) as peer:
+        peer.send_raw(bytes(100))
+        assert await peer.is_closed_by_server()
+
+
 @pytest.fixture
 def kept_garbage() -> Iterator[list[Any]]:
     """What a collection finds from now on."""
@@ -58,13 +66,33 @@ def kept_garbage() -> Iterator[list[Any]]:
     gc.garbage.clear()
 
 
-@pytest.mark.parametrize(
-    "visit", [mariner_stranger, mariner_client, eventer_stranger, rsb_participant]
-)
+PLAIN = [mariner_stranger, mariner_client, eventer_stranger, rsb_participant]
+TLS = [mariner_stranger, speak_no_tls, eventer_stranger]
+
+
+@pytest.mark.parametrize("visit", PLAIN)
 async def test_who_comes_and_goes_leaves_none(
     visit: Callable[[Gateway], Awaitable[None]], kept_garbage: list[Any]
 ) -> None:
-    async with running_gateway(event_core=CORE) as gateway:
+    await leaves_none(visit, kept_garbage, LISTENS)
+
+
+@pytest.mark.parametrize("visit", TLS)
+async def test_who_does_not_end_the_handshake_leaves_none(
+    visit: Callable[[Gateway], Awaitable[None]],
+    kept_garbage: list[Any],
+    tmp_path: Path,
+) -> None:
+    made = make_certificates(tmp_path)
+    files = {"cert": str(made.server_cert), "key": str(made.server_key)}
+    await leaves_none(visit, kept_garbage, {**LISTENS, "tls": files})
+
+
+async def leaves_none(
+    visit: Callable[[Gateway], Awaitable[None]], kept_garbage: list[Any], listens: dict[str, Any]
+) -> None:
+    core = {**CORE, "eventer_server": listens}
+    async with running_gateway(mariner=listens, event_core=core) as gateway:
         for _ in range(5):
             await visit(gateway)
         assert gateway.eventer_server is not None
