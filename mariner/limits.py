@@ -94,9 +94,14 @@ MAX_FREE_BYTES: Final = 1 << 20
 MAX_ARENAS: Final = 2
 """Memory arenas shared by threads. Only one thread runs Python at a time."""
 
-YOUNG_COLLECTIONS: Final = 50
-"""Collections of young garbage, one for every 7,000 new objects, before a full one. Only garbage
-with cycles waits for that; no buffer of a peer may be in a cycle."""
+YOUNG_COLLECTIONS: Final = 1
+"""Collections of young garbage, one for every 7,000 new objects, before a full one. That
+visits what came since the one before, in some 2 ms."""
+
+MIN_GROWTH_BLOCKS: Final = 1_000_000
+"""Allocated blocks by which the process must have grown before a full collection visits everything,
+which takes 0.1 to 0.4 s: those of 15,000 connections, some 100 MB. Garbage with cycles may wait
+that long; no buffer of a peer may be in a cycle."""
 
 # --- HTTP ---------------------------------------------------------------------------------
 

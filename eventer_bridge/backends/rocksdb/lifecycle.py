@@ -150,7 +150,9 @@ class Database:
         except StorageError as e:
             self._unusable = str(e)
             if isinstance(e, StoreLockedError):
-                gc.collect()  # what holds it can only be ours: garbage that has an iterator
+                # what holds it can only be ours: garbage that has an iterator
+                gc.unfreeze()
+                gc.collect()
             raise
         self._unusable = None
         with self.errors("cannot be written"):
