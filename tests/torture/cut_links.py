@@ -164,7 +164,9 @@ class _Relay:
             await asyncio.sleep(PAUSE_S)
 
     async def cut(self, chance: random.Random, rounds: int, progress: Progress) -> None:
-        """Cut so many connections."""
+        """Cut so many connections, when something was registered that must not be lost."""
+        while not self.ledger.acknowledged:
+            await asyncio.sleep(PAUSE_S)
         self.link.plans = proxy.by_chance(chance, MAX_CUT_BYTES)
         self.link.cut()
         await _cut(self.link, rounds, lambda: progress(self.link.n_cuts, rounds))
@@ -277,14 +279,15 @@ async def _hear(client: Client, hearing: Hearing) -> None:
 
 @contextlib.asynccontextmanager
 async def _registering(client: EventerClient, ledger: Ledger) -> AsyncIterator[None]:
-    """Registers at a server, and has been answered at the end."""
+    """Registers at a server, and has been answered at the beginning and at the end."""
     is_stopping = False
 
     async def register() -> None:
         while not is_stopping:
-            ledger.acknowledge(await client.register(ledger.request()))
             await asyncio.sleep(PAUSE_S)
+            ledger.acknowledge(await client.register(ledger.request()))
 
+    ledger.acknowledge(await client.register(ledger.request()))
     async with _running(register()) as task:
         yield
         is_stopping = True
