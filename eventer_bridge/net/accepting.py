@@ -261,12 +261,19 @@ class Acceptor(aio.Resource):
 class _Opening(asyncio.Protocol):
     """A connection until it is established: silent handshakes are many, and must cost little."""
 
+    __slots__ = ("_make_protocol", "_slot")
+
     def __init__(self, make_protocol: FactoryCb, slot: Slot) -> None:
         self._make_protocol = make_protocol
         self._slot = slot
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        protocol = self._make_protocol(self._slot)
+        try:
+            protocol = self._make_protocol(self._slot)
+        except BaseException:
+            transport.close()
+            self._slot.release()
+            raise
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
 

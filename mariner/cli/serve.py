@@ -2,7 +2,6 @@
 
 import asyncio
 import faulthandler
-import gc
 import logging
 import os
 import sys
@@ -100,7 +99,7 @@ def serve(*, path: Path, accept_loss: bool, is_watching: bool) -> None:
     sys.setswitchinterval(0.0002)
     if conf.http is not None:
         import_module("mariner.gateway.http")  # imported now, so that it is frozen, too
-    memory.freeze()
+    memory.collect()
     faulthandler.enable()  # a watchdog ends a process that hangs by SIGABRT
     failure, code = _run(path, conf, accept_loss=accept_loss, is_watching=is_watching)
     if not logs.close():
@@ -168,8 +167,7 @@ class _Process:
 
     async def _serve(self) -> str | None:
         self._gateway = running = await gateway.create(self._conf, accept_loss=self._accept_loss)
-        # with the event types of a large store, the first collection takes long
-        gc.collect()
+        memory.collect()
         try:
             reloader = Reloader(self._path, running)
             StatusReport(running)

@@ -1,7 +1,7 @@
 """Memory: freed memory goes back to the system, and collecting garbage holds nobody up.
 
-Python's collector visits all objects at once, at about 1 us each, while nothing else can run. But
-hardly any garbage waits for it: only what refers to itself does.
+Python's collector visits all objects at once, and nothing else can run meanwhile: for 0.1 s and
+more with thousands of connections. But only garbage that refers to itself waits for it.
 """
 
 import contextlib
@@ -19,40 +19,44 @@ _M_ARENA_MAX: Final = -8
 
 
 def configure() -> None:
-    """Make glibc return freed memory; call it before there are threads.
+    """Configure both; call it once, before there are threads.
 
     Otherwise glibc keeps for each thread about as much as the largest block ever freed there:
-    400 MB after fifty answers of 15 MB. Does nothing with another C library.
+    400 MB after fifty answers of 15 MB. With another C library, that part does nothing.
     """
     with contextlib.suppress(AttributeError, OSError):
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_M_MMAP_THRESHOLD, limits.OWN_BLOCK_BYTES)
         mallopt(_M_TRIM_THRESHOLD, limits.MAX_FREE_BYTES)
         mallopt(_M_ARENA_MAX, limits.MAX_ARENAS)
+    gc.set_threshold(*limits.COLLECTIONS)
+    gc.callbacks.append(_freezer)
 
 
-def freeze() -> None:
-    """Make the garbage collector visit each object in one full collection only.
+def collect() -> None:
+    """Collect garbage now, and freeze the rest; call it after much was created.
 
-    It skips the 70,000 objects that imports created before this call, and what later full
-    collections found alive: 27 objects of each connection. Garbage among these is found when
-    memory has doubled (see :class:`_Freezer`).
+    Imports create 70,000 objects, a large store its event types.
     """
     gc.collect()
     gc.freeze()
-    young, middle, _ = gc.get_threshold()
-    gc.set_threshold(young, middle, limits.YOUNG_COLLECTIONS)
-    gc.callbacks.append(_Freezer())
+    _freezer.begin()
+    gc.collect()  # visits nothing: the next one waits for a quarter of what this one visited
 
 
 class _Freezer:
-    """Called by the collector: freezes what a full collection has left.
+    """Called by the collector: freezes what a full collection has left, so that no other visits it.
 
-    When the number of allocated blocks has doubled since all objects were visited, the next full
-    collection visits all of them again. Garbage thus takes no more than the rest does.
+    When the process has twice as many allocated blocks as it had at least since all objects were
+    visited, the next full collection visits all of them, and the one behind it up to a quarter as
+    many. So garbage takes no more blocks than the rest, or ``limits.MIN_GROWTH_BLOCKS``.
     """
 
     def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Take what is there now for visited."""
         self._is_thawed = False
         self._max_blocks = self._twice(sys.getallocatedblocks())
 
@@ -60,8 +64,8 @@ class _Freezer:
         if phase != "stop" or info["generation"] < 2:
             return
         n_blocks = sys.getallocatedblocks()
-        if self._is_thawed:
-            self._max_blocks = self._twice(n_blocks)
+        max_blocks = self._twice(n_blocks)
+        self._max_blocks = max_blocks if self._is_thawed else min(self._max_blocks, max_blocks)
         self._is_thawed = n_blocks > self._max_blocks
         if self._is_thawed:
             gc.unfreeze()
@@ -71,3 +75,6 @@ class _Freezer:
     @staticmethod
     def _twice(n_blocks: int) -> int:
         return n_blocks + max(n_blocks, limits.MIN_GROWTH_BLOCKS)
+
+
+_freezer: Final = _Freezer()

@@ -165,8 +165,9 @@ class _Relay:
 
     async def cut(self, chance: random.Random, rounds: int, progress: Progress) -> None:
         """Cut so many connections, when something was registered that must not be lost."""
-        while not self.ledger.acknowledged:
-            await asyncio.sleep(PAUSE_S)
+        async with asyncio.timeout(CATCH_UP_TIMEOUT_S):
+            while not self.ledger.acknowledged:
+                await asyncio.sleep(PAUSE_S)
         self.link.plans = proxy.by_chance(chance, MAX_CUT_BYTES)
         self.link.cut()
         await _cut(self.link, rounds, lambda: progress(self.link.n_cuts, rounds))

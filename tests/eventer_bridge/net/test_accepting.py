@@ -106,6 +106,28 @@ async def test_connections_are_counted_from_accept_to_their_end() -> None:
         assert (it.stats.accepted, it.stats.refused) == (3, {})
 
 
+@pytest.mark.parametrize("is_tls", [False, True])
+async def test_a_connection_that_cannot_be_handled_gives_its_slot_back(
+    is_tls: bool, certificates: Certificates
+) -> None:
+    def fail(slot: Slot) -> Echo:
+        raise MemoryError("no")
+
+    errors: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
+    context = tls.server_context(certificates.server_cert, certificates.server_key)
+    stats, admission = ServerStats(), Admission()
+    async with await net.listen(
+        "127.0.0.1", 0, fail, admission=admission, stats=stats, tls=context if is_tls else None
+    ) as acceptor:
+        client_context = tls.client_context(certificates.ca) if is_tls else None
+        for _ in range(2):  # nor does it end the acceptor
+            assert not await says_hello(acceptor.port, client_context)
+            assert stats.connections == 0
+            assert not len(admission._new)
+    assert "no" in [str(i.get("exception")) for i in errors]
+
+
 async def test_silent_handshakes_are_counted_and_end(
     certificates: Certificates, caplog: pytest.LogCaptureFixture
 ) -> None:

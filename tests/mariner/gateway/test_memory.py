@@ -100,7 +100,7 @@ def test_the_garbage_collector_visits_what_is_there_once(tmp_path: Path) -> None
 
 
 GARBAGE: Final = """
-import gc, weakref
+import gc, sys, weakref
 from mariner import limits
 from mariner.gateway import memory
 
@@ -108,25 +108,71 @@ class Circle:
     def __init__(self):
         self.itself = self
 
-memory.freeze()
+def grow(share):
+    # few of these blocks are looked at
+    n_blocks = int(share * limits.MIN_GROWTH_BLOCKS)
+    return [bytearray() for _ in range(n_blocks)], [[] for _ in range(50_000)]
+
+memory.configure()
+memory.collect()
+before = grow(3) if sys.argv[1] != "few" else None
 circle = Circle()
 found = weakref.ref(circle)
 gc.collect()  # it is there, and frozen
 del circle
+if sys.argv[1] == "many, gone":
+    del before
 gc.collect()
 print(int(found() is None))
-made = [bytearray() for _ in range(limits.MIN_GROWTH_BLOCKS)]  # not visited
-while found() is not None and len(made) < 9 * limits.MIN_GROWTH_BLOCKS:
-    made.append([])
+grown = grow(0.8)
+print(int(found() is None))
+grown += grow(0.4)
 print(int(found() is None))
 gc.collect()
 print(gc.get_freeze_count(), len(gc.get_objects()))
 """
 
 
-def test_garbage_that_was_frozen_is_found_when_memory_has_grown() -> None:
-    command = [sys.executable, "-c", GARBAGE]
+@pytest.mark.parametrize(
+    ("before", "expected"), [("few", [0, 0, 1]), ("many, gone", [0, 0, 1]), ("many", [0, 0, 0])]
+)
+def test_garbage_that_was_frozen_is_found_when_memory_has_doubled(
+    before: str, expected: list[int]
+) -> None:
+    command = [sys.executable, "-c", GARBAGE, before]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    was_found_at_once, is_found, n_frozen, n_others = map(int, ended.stdout.split())
-    assert (was_found_at_once, is_found) == (0, 1)
+    *was_found, n_frozen, n_others = map(int, ended.stdout.split())
+    assert was_found == expected
     assert n_frozen > 20 * n_others
+
+
+CREATED: Final = """
+import gc, sys
+from mariner import limits
+from mariner.gateway import memory
+
+visited = []
+
+def count(phase, info):
+    if phase == "start" and info["generation"] == 2:
+        visited.append(len(gc.get_objects()))
+
+memory.configure()
+if sys.argv[1] == "at once":
+    gc.disable()
+store = [[] for _ in range(2 * limits.MIN_GROWTH_BLOCKS)]
+gc.enable()
+memory.collect()
+gc.callbacks.append(count)
+made = [[] for _ in range(100_000)]
+print(len(visited), max(visited, default=0))
+"""
+
+
+@pytest.mark.parametrize("how", ["at once", "in steps"])
+def test_what_was_created_at_the_start_is_not_visited_again(how: str) -> None:
+    command = [sys.executable, "-c", CREATED, how]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    n_full, most = map(int, ended.stdout.split())
+    assert n_full > 3
+    assert most < 30_000

@@ -131,6 +131,31 @@ async def test_all_who_wait_are_told_and_then_it_goes_on(
     assert unheard == []
 
 
+class Circle:
+    """Garbage that only a collection finds."""
+
+    def __init__(self, held: object) -> None:
+        self.held = held
+        self.itself = self
+
+
+async def test_frozen_garbage_that_has_an_iterator_does_not_keep_it_locked(
+    backend: RocksDbBackend,
+) -> None:
+    writer = Writer(backend)
+    await writer.session(*numbered("a"))
+    circle = Circle(backend._store.snapshot())
+    gc.freeze()  # as mariner.gateway.memory does
+    del circle
+    try:
+        with failing_sync():
+            await not_known(writer, "b")
+        await recovered(backend)
+    finally:
+        gc.unfreeze()
+    assert (await backend.query(UPWARDS)).events
+
+
 async def test_types_of_what_failed_do_not_shift_others(
     backend: RocksDbBackend, tmp_path: Path
 ) -> None:
