@@ -13,7 +13,7 @@ _TCP_INFO: Final = struct.Struct("=128xQ")
 
 
 def watch_peer(tcp: Any) -> None:
-    """Have the kernel give up on a peer whose kernel no longer answers.
+    """Have the kernel give up on a peer whose kernel no longer answers, and keep little for it.
 
     Args:
         tcp: ``socket.socket``, or a transport's substitute for it.
@@ -21,6 +21,7 @@ def watch_peer(tcp: Any) -> None:
     milliseconds = int(limits.TCP_USER_TIMEOUT_S * 1000)
     tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
     tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, limits.KERNEL_UNSENT_BYTES)
 
 
 def has_sent(tcp: socket.socket) -> bool:

@@ -71,6 +71,18 @@ async def test_who_sends_no_more_and_reads_slowly_gets_its_whole_answer(
         assert len(message["events"]) == 60
 
 
+async def test_the_kernel_takes_little_for_who_does_not_read() -> None:
+    async with listening() as there, connected(there.address) as here:
+        here.connection.send("T.A", b"")
+        handler = await there.handlers.get()
+        here.connection.pause_reading(Pause.USER)
+        while not handler.connection.is_write_blocked:
+            handler.connection.send("T.A", bytes(50_000))
+            await asyncio.sleep(0)
+        # what is on its way, by the receive buffer of the peer, and what is not
+        assert handler.connection.left_bytes < 2 << 20
+
+
 async def test_a_conversation_does_not_expire_while_its_answer_is_not_read() -> None:
     async with listening() as there, connected(there.address) as here:
         here.connection.send("T.Begin", b"")
