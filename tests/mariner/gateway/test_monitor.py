@@ -22,6 +22,7 @@ from tests.support.hat_peers import HOST, hat_event_server, monitor_server
 from tests.support.inprocess import running_gateway
 from tests.support.pair import core, pair
 from tests.support.peer import INIT, RawPeer, event, register_req
+from tests.support.process import ChildError
 
 # Mariner clients are told STANDBY when it is STOPPING
 REFUSALS = {f"server is {i}, not OPERATIONAL" for i in ("STOPPING", "STANDBY")}
@@ -283,6 +284,19 @@ async def test_hat_event_server_keeps_the_events_of_the_active_one(tmp_path: Pat
             assert await write(peer, registered, 20) == ""
 
 
+async def is_started(
+    stack: contextlib.AsyncExitStack, server: contextlib.AbstractAsyncContextManager[object]
+) -> bool:
+    """Start a server again; false: meanwhile a connection of another test has its port."""
+    try:
+        await stack.enter_async_context(server)
+    except ChildError as e:
+        if "address already in use" in str(e):
+            return False
+        raise
+    return True
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 async def test_the_monitor_server_is_away(tmp_path: Path, number: signal.Signals) -> None:
     async with contextlib.AsyncExitStack() as stack:
@@ -295,7 +309,9 @@ async def test_the_monitor_server_is_away(tmp_path: Path, number: signal.Signals
         await told(peer, "STANDBY")
         assert await write(peer, []) in REFUSALS
         await first.process.wait()
-        await stack.enter_async_context(monitor_server(tmp_path / "again", port=first.port))
+        async with asyncio.timeout(60):
+            while not await is_started(stack, monitor_server(tmp_path / "again", port=first.port)):
+                await asyncio.sleep(0.1)
         await told(peer, "OPERATIONAL")
         assert await write(peer, [], 1) == ""
         assert engine_states(await stored(peer), 1) == ["STARTED", "STOPPED", "STARTED"]
