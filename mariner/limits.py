@@ -100,9 +100,9 @@ full collection visits those that came since the one before, in some 2 ms. Pytho
 place of 700, with which it would take 6 ms."""
 
 MIN_GROWTH_BLOCKS: Final = 1_000_000
-"""Allocated blocks by which the process must have grown, at least, before a full collection visits
-everything, which takes 0.1 to 0.4 s: those of 15,000 connections, some 100 MB. Garbage with cycles
-may wait that long, and a large block counts as one: no buffer of a peer may be in a cycle."""
+"""Minimum growth, in allocated blocks, before a full collection visits everything, which takes 0.1
+to 0.4 s: as many as 15,000 connections have, some 100 MB. Garbage with cycles may wait that long,
+and a large block counts as one, so no buffer of a peer may be in a cycle."""
 
 # --- HTTP ---------------------------------------------------------------------------------
 

@@ -112,8 +112,8 @@ SEND_HIGH_WATER_BYTES: Final = 1 << 20
 """Unread bytes of a peer above which a listener reads nothing from it, and senders wait."""
 
 KERNEL_UNSENT_BYTES: Final = 512 << 10
-"""Bytes that the kernel takes for a peer besides those on their way. By default it takes 4 MB: with
-200 peers that read nothing, 830 MB that nobody counts, and copying that is work for the loop."""
+"""Unsent bytes that the kernel buffers for a peer. By default it buffers up to 4 MB: 830 MB for 200
+peers that read nothing, which nobody counts, and which the loop has to copy."""
 
 MAX_SEND_BUFFER_BYTES: Final = 32 << 20
 """The same, above which another message closes the peer. A single message, of any size, never

@@ -19,10 +19,10 @@ _M_ARENA_MAX: Final = -8
 
 
 def configure() -> None:
-    """Configure both; call it once, before there are threads.
+    """Set up the allocator and the collector; call it once, before there are threads.
 
-    Otherwise glibc keeps for each thread about as much as the largest block ever freed there:
-    400 MB after fifty answers of 15 MB. With another C library, that part does nothing.
+    By default, glibc keeps for each thread about as much as the largest block ever freed there:
+    400 MB after fifty answers of 15 MB. Another C library is left as it is.
     """
     with contextlib.suppress(AttributeError, OSError):
         mallopt = ctypes.CDLL(None).mallopt
@@ -47,9 +47,9 @@ def collect() -> None:
 class _Freezer:
     """Called by the collector: freezes what a full collection has left, so that no other visits it.
 
-    When the process has twice as many allocated blocks as it had at least since all objects were
-    visited, the next full collection visits all of them, and the one behind it up to a quarter as
-    many. So garbage takes no more blocks than the rest, or ``limits.MIN_GROWTH_BLOCKS``.
+    The number of allocated blocks is compared with its minimum since all objects were visited. When
+    it has doubled, the next full collection visits all of them, and the one after that up to a
+    quarter as many. So garbage takes no more blocks than the rest, or ``limits.MIN_GROWTH_BLOCKS``.
     """
 
     def __init__(self) -> None:
