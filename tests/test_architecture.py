@@ -28,6 +28,7 @@ LAYERS: Final = {
         "control",
         "payloads subscription tls",
         "slices",
+        "sharing",
         "packed",
         "excerpts moments resources",
         "model",

@@ -30,8 +30,9 @@ from typing import Any, TypeAlias, TypeVar
 
 from eventer_bridge import limits
 from eventer_bridge.backends.base import QueryLoad
-from eventer_bridge.backends.turns import Pacer, Places, QueryLine, QueryTurns
+from eventer_bridge.backends.turns import Pacer, Places, QueryTurns
 from eventer_bridge.errors import ClosedError, EventerBridgeError, StorageError
+from eventer_bridge.sharing.fairness import FairLine
 
 mlog = logging.getLogger(__name__)
 
@@ -119,7 +120,7 @@ class Readers:
         self._turns: QueryTurns[_Query] = QueryTurns()
         self._n_free = limits.READERS
         self._large = Places()
-        self._held_up: QueryLine[_Query] = QueryLine()
+        self._held_up: FairLine[_Query] = FairLine()
         self._begun: queue.SimpleQueue[_Query | None] = queue.SimpleQueue()
         self._n_idle = 0  # threads that wait for one
         self._threads: list[threading.Thread] = []
@@ -186,7 +187,7 @@ class Readers:
                 query.state = _State.ENDED
                 query.is_awaited = False
                 self._deliver(query, _closed())
-            self._turns.new = QueryLine()
+            self._turns.new = FairLine()
             self._dispatch()
             for _ in self._threads:
                 self._begun.put(None)

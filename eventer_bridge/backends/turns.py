@@ -9,11 +9,12 @@ Lines and turns are pure bookkeeping, without threads or locks.
 """
 
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from eventer_bridge import limits
+from eventer_bridge.sharing.fairness import FairLine
 
 T = TypeVar("T")
 
@@ -48,49 +49,6 @@ class Pacer:
             yield_gil()
             self._check()
             self._due_s = time.perf_counter() + limits.READER_STRETCH_S
-
-
-class QueryLine(Generic[T]):
-    """What waits, by client; one of each client in turn.
-
-    Attributes:
-        clients: those who wait, in the order of their turns, each with what waits. To be read.
-    """
-
-    def __init__(self) -> None:
-        self.clients: dict[str, deque[T]] = {}
-
-    def __len__(self) -> int:
-        return sum(map(len, self.clients.values()))
-
-    def __iter__(self) -> Iterator[T]:
-        for waiting in self.clients.values():
-            yield from waiting
-
-    def append(self, client: str, item: T) -> None:
-        """Wait."""
-        self.clients.setdefault(client, deque()).append(item)
-
-    def pop(self, client: str | None = None) -> T:
-        """Take the first of a client, whose next turn comes after that of all others.
-
-        Args:
-            client: one who waits; None: the one whose turn it is.
-        """
-        if client is None:
-            client = next(iter(self.clients))
-        waiting = self.clients.pop(client)
-        item = waiting.popleft()
-        if waiting:
-            self.clients[client] = waiting
-        return item
-
-    def remove(self, client: str, item: T) -> None:
-        """Wait no longer."""
-        waiting = self.clients[client]
-        waiting.remove(item)
-        if not waiting:
-            del self.clients[client]
 
 
 class Places:
@@ -134,8 +92,8 @@ class QueryTurns(Generic[T]):
     """
 
     def __init__(self) -> None:
-        self.new: QueryLine[T] = QueryLine()
-        self.paused: QueryLine[T] = QueryLine()
+        self.new: FairLine[T] = FairLine()
+        self.paused: FairLine[T] = FairLine()
         self.begun = Places()
         self._advance_s = 0.0  # by which new ones had more time than paused ones
 

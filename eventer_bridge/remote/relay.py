@@ -53,10 +53,10 @@ from eventer_bridge.model import (
     Status,
 )
 from eventer_bridge.remote import limits, relay_positions
-from eventer_bridge.remote.fair_gate import FairGate
 from eventer_bridge.remote.feed import Feed
 from eventer_bridge.remote.relay_positions import RelayPosition
 from eventer_bridge.remote.relay_queries import is_conditional, query_conditional
+from eventer_bridge.sharing.fairness import FairGate
 from eventer_bridge.subscription import Subscription
 
 mlog = logging.getLogger(__name__)

@@ -3,35 +3,11 @@
 import pytest
 
 from eventer_bridge import limits
-from eventer_bridge.backends.turns import QueryLine, QueryTurns
+from eventer_bridge.backends.turns import QueryTurns
 
 
 def begun(turns: QueryTurns[str], count: int) -> list[str | None]:
     return [turns.next() for _ in range(count)]
-
-
-def test_a_line_is_taken_from_client_by_client() -> None:
-    line: QueryLine[str] = QueryLine()
-    for item in "a1", "a2", "a3", "b1", "c1", "c2":
-        line.append(item[0], item)
-    assert len(line) == 6
-    assert sorted(line) == ["a1", "a2", "a3", "b1", "c1", "c2"]
-    taken = []
-    while line:
-        taken.append(line.pop())
-    assert taken == ["a1", "b1", "c1", "a2", "c2", "a3"]
-    assert list(line.clients) == []
-
-
-def test_what_leaves_a_line_is_not_taken() -> None:
-    line: QueryLine[str] = QueryLine()
-    for item in "a1", "a2", "b1":
-        line.append(item[0], item)
-    line.remove("a", "a1")
-    line.remove("b", "b1")
-    assert list(line.clients) == ["a"]
-    assert line.pop("a") == "a2"
-    assert len(line) == 0
 
 
 def test_nobody_waits() -> None:

@@ -1,11 +1,11 @@
-"""Letting in some at a time, one of each client in turn."""
+"""Waiting in a fair line, and letting in some at a time: one of each client in turn."""
 
 import asyncio
 from collections.abc import Callable
 
 import pytest
 
-from eventer_bridge.remote.fair_gate import FairGate
+from eventer_bridge.sharing.fairness import FairGate, FairLine
 
 
 class Work:
@@ -79,3 +79,27 @@ async def test_a_failure_gives_its_place_back(work: Work) -> None:
     for task in tasks[:2]:
         with pytest.raises(ZeroDivisionError):
             await task
+
+
+def test_a_line_is_taken_from_client_by_client() -> None:
+    line: FairLine[str] = FairLine()
+    for item in "a1", "a2", "a3", "b1", "c1", "c2":
+        line.append(item[0], item)
+    assert len(line) == 6
+    assert sorted(line) == ["a1", "a2", "a3", "b1", "c1", "c2"]
+    taken = []
+    while line:
+        taken.append(line.pop())
+    assert taken == ["a1", "b1", "c1", "a2", "c2", "a3"]
+    assert list(line.clients) == []
+
+
+def test_what_leaves_a_line_is_not_taken() -> None:
+    line: FairLine[str] = FairLine()
+    for item in "a1", "a2", "b1":
+        line.append(item[0], item)
+    line.remove("a", "a1")
+    line.remove("b", "b1")
+    assert list(line.clients) == ["a"]
+    assert line.pop("a") == "a2"
+    assert len(line) == 0

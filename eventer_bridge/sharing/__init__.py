@@ -1,0 +1,1 @@
+"""What all clients of a process share, and how it is shared out: turns, and memory."""
