@@ -5,6 +5,20 @@ Those of connections, of other servers and of RSB are in the ``limits`` of their
 
 from typing import Final
 
+MAX_MEMORY_BYTES: Final = 160 << 20
+"""What the process holds for its peers, all together (``sharing.memory``): ten full messages, or
+thousands of usual ones."""
+
+UNCOUNTED_BYTES: Final = 4 << 10
+"""What a connection holds that is too little to be counted: 40 MB of 10,000 connections."""
+
+EVENT_OBJECT_BYTES: Final = 256
+"""Memory of a decoded event or query type, besides its payload and its segments."""
+
+SEGMENT_BYTES: Final = 64
+"""Memory of a short segment of a decoded type; a longer one takes a byte more for each of its
+characters, which came as bytes."""
+
 MAX_SESSION_EVENTS: Final = 65_536
 """Events of one registration request; more would make one commit stall all others."""
 
@@ -53,14 +67,18 @@ FREED_OBJECTS: Final = 2_048
 
 MAX_LARGE_SESSIONS: Final = 2
 """Large registrations in progress, so that one is prepared while another is synced. Further ones
-wait undecoded, in order of arrival."""
+wait undecoded, those of each client in turn."""
 
 MAX_PENDING_EVENTS: Final = 20_000
 """Events waiting for their commit. Above it the engine is full and its clients are not read from:
 at 100,000 events/s this is 0.2 s of work."""
 
-MAX_PENDING_BYTES: Final = 64 << 20
-"""Payload bytes waiting for their commit; as above, for large payloads."""
+MAX_PENDING_BYTES: Final = 16 << 20
+"""Payload bytes waiting for their commit; as above: four groups, which take a slow disk 0.5 s."""
+
+MAX_LARGE_PENDING_BYTES: Final = 48 << 20
+"""The same, of large registrations, which take longer: those in progress (``MAX_LARGE_SESSIONS``)
+keep no small ones waiting."""
 
 RESERVED_SESSIONS: Final = 200_000
 """Session ids reserved on disk ahead of use, so that an id that anybody may have seen is never
@@ -115,7 +133,12 @@ MAX_TYPE_BYTES: Final = 1_024
 """UTF-8 bytes of all segments of an event type."""
 
 MAX_SUBSCRIPTION_TYPES: Final = 1_000
-"""Query types of one subscription or query."""
+"""Query types of one subscription or query; more, or longer ones, are refused when they are
+decoded."""
+
+MAX_CLIENT_SUBSCRIPTIONS: Final = 50_000
+"""Default number of query types that all connections of a client subscribe to: 45 MB, and 0.3 ms
+for each new event type, which all of them are matched with."""
 
 MAX_COMMON_TYPES: Final = 10_000
 """Common query types of two subscriptions, if needed one by one (for a remote server): 5 MB. They
@@ -265,6 +288,9 @@ SWEEP_PERIOD_S: Final = 1.0
 MAX_GATHERED_EVENTS: Final = 128
 """Events of registrations that the core gets together: 1.5 ms, or 8 ms if each has a new type."""
 
+MAX_GATHERED_BYTES: Final = LARGE_SESSION_BYTES
+"""The same of the messages that they came as."""
+
 ANSWERED_EVENTS: Final = 1_024
 ANSWERED_BYTES: Final = 512 << 10
 """Registered events and bytes of their payloads that are answered at one go. With the last session,
@@ -348,7 +374,13 @@ MAX_REGISTRATIONS_IN_FLIGHT: Final = 1_024
 """Registrations of one client in progress; above it, the client is not read from."""
 
 MAX_QUERIES_WAITING: Final = 64
-"""Queries of one client waiting for their turn; above it, the client is not read from."""
+"""Queries of one connection waiting for their turn; from so many on, it is not read from."""
+
+MAX_QUERIES_WAITING_BYTES: Final = 256 << 10
+"""The same, of the memory that they take."""
+
+MAX_OTHER_MESSAGE_BYTES: Final = 1 << 20
+"""Size of a client's message that is no registration: a query for 1,000 long types."""
 
 ACK_TIMEOUT_S: Final = 30.0
 """Time limit for a client of persisted events to acknowledge a notification."""

@@ -269,21 +269,40 @@ class Subscription:
         return " & ".join(f"Subscription({part})" for part in parts)
 
 
+def check_query_types(query_types: Iterable[Sequence[str]]) -> None:
+    """Refuse more query types, or longer ones, than a subscription or a query may have.
+
+    Raises:
+        InvalidSubscriptionError: these are too many, or one is too long.
+    """
+    for number, query_type in enumerate(query_types, 1):
+        _check_size(number, query_type)
+
+
+def _check_size(number: int, query_type: Sequence[str]) -> None:
+    if number > limits.MAX_SUBSCRIPTION_TYPES:
+        raise InvalidSubscriptionError(
+            f"more than {limits.MAX_SUBSCRIPTION_TYPES} query types in one subscription"
+        )
+    if len(query_type) > limits.MAX_TYPE_SEGMENTS + 1:
+        raise InvalidSubscriptionError(
+            f"query type has {len(query_type)} segments, at most"
+            f" {limits.MAX_TYPE_SEGMENTS + 1} are allowed"
+        )
+    if (n_characters := sum(map(len, query_type))) > limits.MAX_TYPE_BYTES + 1:
+        raise InvalidSubscriptionError(
+            f"query type has {n_characters} characters, at most"
+            f" {limits.MAX_TYPE_BYTES + 1} are allowed"
+        )
+
+
 def _checked(query_types: Iterable[Sequence[str]]) -> Iterator[EventType]:
     for number, query_type in enumerate(query_types, 1):
+        _check_size(number, query_type)
         if "*" in query_type[:-1]:
             raise InvalidSubscriptionError(
                 f"query type {quoted_type(tuple(query_type))}: '*' is allowed only as the last"
                 " segment"
-            )
-        if len(query_type) > limits.MAX_TYPE_SEGMENTS + 1:
-            raise InvalidSubscriptionError(
-                f"query type has {len(query_type)} segments, at most"
-                f" {limits.MAX_TYPE_SEGMENTS + 1} are allowed"
-            )
-        if number > limits.MAX_SUBSCRIPTION_TYPES:
-            raise InvalidSubscriptionError(
-                f"more than {limits.MAX_SUBSCRIPTION_TYPES} query types in one subscription"
             )
         yield tuple(query_type)
 

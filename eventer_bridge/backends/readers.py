@@ -9,7 +9,7 @@ Large answers are under way a few at a time (``limits.MAX_LARGE_ANSWERS``): a qu
 answer gets large asks for one of these places by :data:`LargeCb`, and has no turn while it
 waits for it. Clients get them in turn, and leave some to others. A place is kept until the
 answer was passed on, which waits for nobody: what a peer does not read is bounded elsewhere
-(``net.buffers``).
+(``sharing.memory``).
 
 Who does not wait for an answer any more (the awaiting task is cancelled) frees what the
 query holds: a query that did not begin never does, others end where they pause.

@@ -35,6 +35,7 @@ from eventer_bridge.model import (
     Status,
 )
 from eventer_bridge.packed import KnownTypes
+from eventer_bridge.sharing.fairness import FairGate, FairLine
 from eventer_bridge.slices import Steps, WorkQueue
 from eventer_bridge.subscription import Subscription
 
@@ -86,16 +87,17 @@ class EventCore(aio.Resource, abc.ABC):
     """
 
     def __init__(self, max_pending_bytes: int) -> None:
-        self.lane = asyncio.Semaphore(limits.MAX_LARGE_SESSIONS)
+        self.lane = FairGate(limits.MAX_LARGE_SESSIONS)
         self.registers_one_by_one = True
         self._max_pending_bytes = max_pending_bytes
         self._pending_bytes = 0  # of their payloads
         self.pending_events = 0
         # of large sessions, of which there are few (``limits.MAX_LARGE_SESSIONS``): these do not
         # fill it
-        self._large_pending_events = 0
+        self._large_pending_events = self._large_pending_bytes = 0
         self.n_ended = 0
-        self._drained_cbs: list[Callable[[], None]] = []
+        self._waiting: FairLine[Callable[[], None]] = FairLine()
+        self._is_letting_in = False
         self._observers: list[Observer] = []
         # by ``persisted``: those that hear of sessions; the lists are replaced, never changed
         self._hearing: dict[bool, list[Observer]] = {False: [], True: []}
@@ -148,13 +150,20 @@ class EventCore(aio.Resource, abc.ABC):
 
     @property
     def is_full(self) -> bool:
-        """Whether callers should stop handing in work until :meth:`when_drained` calls."""
-        n_events = self.pending_events - self._large_pending_events
-        return n_events > limits.MAX_PENDING_EVENTS or self._pending_bytes > self._max_pending_bytes
+        """Whether work has to wait (:meth:`wait_for_room`) before it is handed in."""
+        return (
+            self.pending_events - self._large_pending_events > limits.MAX_PENDING_EVENTS
+            or self._pending_bytes - self._large_pending_bytes > self._max_pending_bytes
+            or self._large_pending_bytes > limits.MAX_LARGE_PENDING_BYTES
+        )
 
-    def when_drained(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` once, as soon as the core is no longer full."""
-        self._drained_cbs.append(callback)
+    def wait_for_room(self, owner: str, go_on: Callable[[], None]) -> None:
+        """Call ``go_on`` once, when the core is not full and it is its owner's turn."""
+        self._waiting.append(owner, go_on)
+
+    def wait_no_longer(self, owner: str, go_on: Callable[[], None]) -> None:
+        """Withdraw what waits by :meth:`wait_for_room`."""
+        self._waiting.remove(owner, go_on)
 
     def add_observer(
         self, observer: Observer, *, registered: bool = True, persisted: bool = True
@@ -338,14 +347,16 @@ class EventCore(aio.Resource, abc.ABC):
         self._notifying.add(make_steps)
 
     def _notify_drained(self) -> None:
-        """Call those who wait, if it is no longer full."""
-        if self._drained_cbs and not self.is_full:
-            callbacks, self._drained_cbs = self._drained_cbs, []
-            for callback in callbacks:
-                try:
-                    callback()
-                except Exception:  # the others are to go on all the same
-                    mlog.exception("who waited cannot go on")
+        """Let in those who wait, one after the other, until it is full again."""
+        if self._is_letting_in:  # what was let in has ended at once
+            return
+        self._is_letting_in = True
+        while self._waiting.clients and not self.is_full:
+            try:
+                self._waiting.pop()()
+            except Exception:  # the others are to go on all the same
+                mlog.exception("who waited cannot go on")
+        self._is_letting_in = False
 
     def _notify_session(self, session: Session, *, persisted: bool) -> None:
         """Notify observers of a session."""

@@ -3,7 +3,7 @@
 What takes little is answered at once, where the core can (``EventCore.query_at_once``).
 
 They wait where the client's quota of reading is used up. The client is not read from while too many
-of them wait, and they end when it goes.
+of them wait, or they take too much memory, and they end when it goes.
 
 Runs on the event loop's thread.
 """
@@ -14,10 +14,13 @@ import time
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+import msgspec
+
 from eventer_bridge import limits, slices
 from eventer_bridge.backends.readers import Reading
 from eventer_bridge.core.client_registrations import ClientRegistrations
 from eventer_bridge.core.client_service import ClientService, ClientWire
+from eventer_bridge.core.held import query_bytes
 from eventer_bridge.core.quotas import ROWS, Account, first_rows, has_ended_early, limit_rows
 from eventer_bridge.core.rights import Rights
 from eventer_bridge.errors import ClosedError, EventerBridgeError
@@ -28,6 +31,14 @@ from eventer_bridge.net.stream import Stream
 from eventer_bridge.net.throttle import QUERIES
 
 RequestT = TypeVar("RequestT")
+
+
+class _Waiting(msgspec.Struct, Generic[RequestT]):
+    """A query that waits for its answer, and the memory that it takes."""
+
+    request: RequestT
+    params: QueryParams
+    held_bytes: int
 
 
 class ClientQueries(Generic[RequestT]):
@@ -49,6 +60,7 @@ class ClientQueries(Generic[RequestT]):
         "_service",
         "_stream",
         "_waiting",
+        "_waiting_bytes",
         "_wire",
     )
 
@@ -66,7 +78,8 @@ class ClientQueries(Generic[RequestT]):
         self._rights: Rights  # from when the client is accepted
         self._account: Account
         # with the one that is being answered; an empty deque takes 0.7 kB
-        self._waiting: list[tuple[RequestT, QueryParams]] = []
+        self._waiting: list[_Waiting[RequestT]] = []
+        self._waiting_bytes = 0
         self._answering: asyncio.Task[None] | None = None
         self._heard: list[asyncio.Future[None]] = []  # commits of large sessions
 
@@ -86,6 +99,7 @@ class ClientQueries(Generic[RequestT]):
     def end(self) -> None:
         """The client is gone."""
         self._waiting.clear()
+        self._count(-self._waiting_bytes)
         if self._answering is not None:
             self._answering.cancel()
 
@@ -96,11 +110,21 @@ class ClientQueries(Generic[RequestT]):
         is_first = not self._waiting and self._answering is None
         if is_first and self._answer_at_once(request, params):
             return
-        self._waiting.append((request, params))
-        if len(self._waiting) >= limits.MAX_QUERIES_WAITING:
+        n_bytes = query_bytes(params, self._stream.take_bytes())
+        self._waiting.append(_Waiting(request, params, n_bytes))
+        self._count(n_bytes)
+        if (
+            len(self._waiting) >= limits.MAX_QUERIES_WAITING
+            or self._waiting_bytes >= limits.MAX_QUERIES_WAITING_BYTES
+        ):
             self._stream.pause_reading(Pause.QUERIES_FULL)
         if self._answering is None:
             self._answering = self._service.spawn(self._answer_queries())
+
+    def _count(self, n_bytes: int) -> None:
+        """What waits takes so much more memory, or less."""
+        self._waiting_bytes += n_bytes
+        self._stream.hold(n_bytes)
 
     def _answer_at_once(self, request: RequestT, params: QueryParams) -> bool:
         """Answer a query that takes little and waits for nothing, without a task.
@@ -139,16 +163,17 @@ class ClientQueries(Generic[RequestT]):
                 await stream.drain()
                 if (throttle := self._account.throttle) is not None:
                     await throttle.until_paid()
-                request, params = self._waiting[0]
+                first = self._waiting[0]
                 started_s = time.perf_counter()
                 with Reading() as reading:
-                    await self._answer_query(request, params, reading)
+                    await self._answer_query(first.request, first.params, reading)
                 if throttle is not None:
                     throttle.spend(QUERIES, reading.seconds * 1_000)
                 if not self._waiting:  # the connection was closed meanwhile
                     break
-                self._service.observe_query(params, time.perf_counter() - started_s)
+                self._service.observe_query(first.params, time.perf_counter() - started_s)
                 del self._waiting[0]
+                self._count(-first.held_bytes)
                 stream.resume_reading(Pause.QUERIES_FULL)
         except ClosedError:
             stream.close(CloseReason.QUERY_FAILED, detail="closed")
@@ -170,7 +195,7 @@ class ClientQueries(Generic[RequestT]):
             result = await self._service.core.query(
                 params,
                 None if subscription.is_everything else subscription,
-                self._stream.client or "",
+                self._stream.owner,
                 self._commits_to_find(),
                 holding,
             )

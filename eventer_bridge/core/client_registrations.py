@@ -22,6 +22,7 @@ from eventer_bridge.backends.request_keys import RequestKey, digest_in_steps, di
 from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.core.client_service import ClientService, ClientWire
 from eventer_bridge.core.gathering import Gathered, RequestT
+from eventer_bridge.core.held import objects_bytes
 from eventer_bridge.core.quotas import Account
 from eventer_bridge.core.rights import Rights
 from eventer_bridge.core.session import PackedSessions, Repeated, Session, joined
@@ -54,6 +55,7 @@ class _Together(msgspec.Struct, Generic[RequestT]):
         sessions: the session of each.
         n_events: number of requested events.
         n_bytes: size of their payloads.
+        held_bytes: memory that is counted for them until they are answered (``Stream.hold``).
     """
 
     commit: asyncio.Future[None]
@@ -61,6 +63,21 @@ class _Together(msgspec.Struct, Generic[RequestT]):
     sessions: Sequence[Session]
     n_events: int
     n_bytes: int
+    held_bytes: int
+
+
+class _One(msgspec.Struct, Generic[RequestT]):
+    """A request that is answered by itself.
+
+    Attributes:
+        request: the request.
+        outcome: what became of it.
+        held_bytes: as of :class:`_Together`.
+    """
+
+    request: RequestT
+    outcome: _Result
+    held_bytes: int = 0
 
 
 class ClientRegistrations(Generic[RequestT]):
@@ -85,10 +102,12 @@ class ClientRegistrations(Generic[RequestT]):
         "_answering",
         "_awaited_commit",
         "_encoding",
+        "_is_waiting",
         "_n_unanswered",
         "_owner",
         "_rights",
         "_service",
+        "_taking_in",
         "_wire",
         "gathered",
         "source",
@@ -113,8 +132,10 @@ class ClientRegistrations(Generic[RequestT]):
         self.type_quota: TypeQuota
         self._owner: str  # of its request keys
         self.gathered: Gathered[RequestT] | None = None
-        self.unanswered: deque[_Together[RequestT] | tuple[RequestT, _Result]] = deque()
+        self.unanswered: deque[_Together[RequestT] | _One[RequestT]] = deque()
         self._n_unanswered = 0
+        self._is_waiting = ""  # as whom, for the core to have room
+        self._taking_in: asyncio.Task[None] | None = None  # waits for the lane
         self._awaited_commit: asyncio.Future[None] | None = None
         self._answering: asyncio.Task[None] | None = None
         self._encoding: list[Session | Repeated] = []  # large ones, for their answers
@@ -122,7 +143,8 @@ class ClientRegistrations(Generic[RequestT]):
     @property
     def is_answering(self) -> bool:
         """Whether the client waits for an answer."""
-        return bool(self.unanswered) or self.gathered is not None
+        is_waiting = self.gathered is not None or self._taking_in is not None
+        return bool(self.unanswered) or is_waiting
 
     def use(self, rights: Rights, account: Account) -> None:
         """What the client may do from now on, and where it is counted."""
@@ -173,18 +195,46 @@ class ClientRegistrations(Generic[RequestT]):
             requests: those that come while there is :attr:`room`, and that may be registered
                 (:meth:`n_allowed`).
         """
-        core, gathered = self._service.core, self.gathered
+        core, stream = self._service.core, self.stream
+        requests.held_bytes = n_bytes = stream.take_bytes()
+        if not stream.hold(n_bytes):
+            return
+        gathered = self.gathered
         if gathered is None:
             self.gathered = gathered = requests
         else:
             gathered.add(requests)
-        if gathered.n_events >= self._account.max_gathered:
+        if core.is_full:
+            self.wait_for_room()
+        elif gathered.n_events >= self._account.max_gathered or core.registers_one_by_one:
             self.hand_over_gathered()
         elif gathered is requests:  # the first ones
-            if core.is_full or core.registers_one_by_one:
-                self.hand_over_gathered()
-            else:
-                self._service.gathering.add(self)
+            self._service.gathering.add(self)
+
+    def wait_for_room(self) -> None:
+        """See ``GatheringClient``; the client is not read from meanwhile."""
+        if self._is_waiting or self.gathered is None:
+            return
+        self._is_waiting = self.stream.owner
+        self._service.core.wait_for_room(self._is_waiting, self._go_on)
+        self.stream.pause_reading(Pause.CORE_FULL)
+        n_bytes = objects_bytes(self.gathered.events)
+        self.gathered.held_bytes += n_bytes
+        self.stream.hold(n_bytes)
+
+    def _go_on(self) -> None:
+        self._is_waiting = ""
+        self.hand_over_gathered()
+        self.stream.resume_reading(Pause.CORE_FULL)
+
+    def leave(self) -> None:
+        """The client is gone. What waits until the core has room is not registered any more."""
+        if self._taking_in is not None:
+            self._taking_in.cancel()
+        if self._is_waiting:
+            self._service.core.wait_no_longer(self._is_waiting, self._go_on)
+            self._is_waiting = ""
+            self.gathered = None
 
     def hand_over_gathered(self) -> None:
         """Have the core register what came so far; never raises."""
@@ -199,6 +249,8 @@ class ClientRegistrations(Generic[RequestT]):
 
     def take_gathered(self) -> Gathered[RequestT] | None:
         """See ``GatheringClient``."""
+        if self._is_waiting:
+            return None
         if self.gathered is not None and self.gathered.names:  # of which the core knows by client
             self.hand_over_gathered()
             return None
@@ -239,7 +291,7 @@ class ClientRegistrations(Generic[RequestT]):
     def _refuse(self, request: RequestT, error: EventerBridgeError) -> None:
         self.hand_over_gathered()
         self._count_rejected(error)
-        self.unanswered.append((request, error))
+        self.unanswered.append(_One(request, error))
         self._n_unanswered += 1
         self._account.spend(self.stream, EVENTS, 1)
         self.answer()
@@ -257,23 +309,34 @@ class ClientRegistrations(Generic[RequestT]):
         Args:
             work: what is to be done in this turn; nothing more is read meanwhile.
         """
+        stream = self.stream
         self.hand_over_gathered()
-        self.stream.pause_reading(Pause.LARGE_MESSAGE)
-        self._answering = self._service.spawn(self._take_in(work))
+        stream.pause_reading(Pause.LARGE_MESSAGE)
+        n_bytes = stream.take_bytes()
+        if not stream.hold(n_bytes):
+            work.close()
+            return
+
+        def end(_: object) -> None:
+            work.close()  # it may not have begun
+            stream.hold(-n_bytes)
+            stream.resume_reading(Pause.LARGE_MESSAGE)
+
+        self._answering = self._taking_in = self._service.spawn(self._take_in(work))
+        self._taking_in.add_done_callback(end)
 
     async def _take_in(self, work: Coroutine[None, None, None]) -> None:
+        stream = self.stream
         try:
-            async with self._service.core.lane:
+            async with self._service.core.lane.place(stream.owner):
+                self._taking_in = None  # from here on it goes on, also if the client leaves
                 await slices.next_turn()  # it took long to come in
-                if self.stream.close_reason is None:
+                if stream.close_reason is None:
                     await work
         except RemoteProtocolError as e:
-            self.stream.on_protocol_error(e)
+            stream.on_protocol_error(e)
         except Exception as e:
-            self.stream.on_failed(e)
-        finally:
-            work.close()
-        self.stream.resume_reading(Pause.LARGE_MESSAGE)
+            stream.on_failed(e)
 
     def _keys(self, gathered: Gathered[RequestT]) -> list[RequestKey | None]:
         """What the client calls its requests; empty: nothing."""
@@ -308,7 +371,7 @@ class ClientRegistrations(Generic[RequestT]):
         outcomes: Sequence[_Result],
     ) -> "list[Session | Repeated]":
         """See ``GatheringClient``."""
-        requests = gathered.requests
+        requests, held_bytes = gathered.requests, gathered.held_bytes
         self._n_unanswered += len(requests)
         large: list[Session | Repeated] = []
         is_any_ended = False
@@ -316,13 +379,14 @@ class ClientRegistrations(Generic[RequestT]):
             outcomes.n_events, outcomes.n_bytes
         ):
             commit, size = outcomes.committed, (outcomes.n_events, outcomes.n_bytes)
-            self.unanswered.append(_Together(commit, requests, outcomes, *size))
+            self.unanswered.append(_Together(commit, requests, outcomes, *size, held_bytes))
             self._await_commit(commit)
-        elif not self._take_together(requests, outcomes):
+        elif not self._take_together(requests, outcomes, held_bytes):
+            # all of it is counted until the last one is answered
             for request, outcome in zip(requests, outcomes, strict=True):
                 if self._take_together([request], [outcome]):
                     continue
-                self.unanswered.append((request, outcome))
+                self.unanswered.append(_One(request, outcome))
                 if isinstance(outcome, EventerBridgeError):
                     self._count_rejected(outcome)
                     is_any_ended = True
@@ -331,22 +395,20 @@ class ClientRegistrations(Generic[RequestT]):
                     self._encoding.append(outcome)
                 else:
                     self._await_commit(outcome.committed)
-        core, stream = self._service.core, self.stream
+            self.unanswered[-1].held_bytes += held_bytes
         if self._account.throttle is not None:
-            self._account.spend(stream, EVENTS, gathered.n_events)
+            self._account.spend(self.stream, EVENTS, gathered.n_events)
         if is_any_ended:
             self.answer()
         if self._n_unanswered >= limits.MAX_REGISTRATIONS_IN_FLIGHT:
-            stream.pause_reading(Pause.REGISTRATIONS_FULL)
-        if core.is_full:
-            stream.pause_reading(Pause.CORE_FULL)
-            core.when_drained(lambda: stream.resume_reading(Pause.CORE_FULL))
+            self.stream.pause_reading(Pause.REGISTRATIONS_FULL)
         return large
 
     def _take_together(
         self,
         requests: Sequence[RequestT],
         outcomes: Sequence[_Result],
+        held_bytes: int = 0,
     ) -> bool:
         """Have requests answered together, if they became small sessions of one commit."""
         first = outcomes[0]
@@ -376,7 +438,7 @@ class ClientRegistrations(Generic[RequestT]):
             and n_events == sum([len(i.decoded) for i in sessions if i.packed is None])
         ):
             self._wire.keep_encoded(requests, sessions)
-        self.unanswered.append(_Together(commit, requests, sessions, n_events, n_bytes))
+        self.unanswered.append(_Together(commit, requests, sessions, n_events, n_bytes, held_bytes))
         self._await_commit(commit)
         return True
 
@@ -428,7 +490,7 @@ class ClientRegistrations(Generic[RequestT]):
         """Answer small sessions that are stored, up to the first of another kind."""
         unanswered = self.unanswered
         stored: list[_Together[RequestT]] = []
-        n_events = n_bytes = 0
+        n_events = n_bytes = held_bytes = 0
         while unanswered:
             first = unanswered[0]
             if not isinstance(first, _Together):
@@ -441,8 +503,10 @@ class ClientRegistrations(Generic[RequestT]):
             stored.append(first)
             n_events += first.n_events
             n_bytes += first.n_bytes
+            held_bytes += first.held_bytes
         if not stored:
             return False
+        self.stream.hold(-held_bytes)
         requests, sessions = stored[0].requests, stored[0].sessions
         if len(stored) > 1:
             requests = [*chain.from_iterable([i.requests for i in stored])]
@@ -463,11 +527,12 @@ class ClientRegistrations(Generic[RequestT]):
             for request in first.requests:
                 self._answer_failed(request, error)
             self._n_unanswered -= len(first.requests)
-        elif self._answer_one(*first):
+        elif self._answer_one(first.request, first.outcome):
             self._n_unanswered -= 1
         else:
             return False
         self.unanswered.popleft()
+        self.stream.hold(-first.held_bytes)
         return True
 
     def _answer_one(self, request: RequestT, outcome: _Result) -> bool:
@@ -528,11 +593,11 @@ class ClientRegistrations(Generic[RequestT]):
 
     @staticmethod
     def _commit_of(
-        unanswered: _Together[RequestT] | tuple[RequestT, _Result],
+        unanswered: _Together[RequestT] | _One[RequestT],
     ) -> asyncio.Future[None] | None:
         if isinstance(unanswered, _Together):
             return unanswered.commit
-        _, outcome = unanswered
+        outcome = unanswered.outcome
         return None if isinstance(outcome, EventerBridgeError) else outcome.committed
 
 

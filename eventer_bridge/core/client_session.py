@@ -29,6 +29,7 @@ from eventer_bridge.core.client_queries import ClientQueries
 from eventer_bridge.core.client_registrations import ClientRegistrations
 from eventer_bridge.core.client_service import ClientService, ClientWire
 from eventer_bridge.core.fanout import Filter
+from eventer_bridge.core.held import subscription_bytes
 from eventer_bridge.core.quotas import Account
 from eventer_bridge.core.replay import Replay, Start
 from eventer_bridge.core.rights import Rights
@@ -143,6 +144,11 @@ class ClientSession(Generic[RequestT]):
         wants to hear of what it missed (``start``).
         """
         asked = _Asked(subscriptions, server_id, persisted, start)
+        n_bytes = self.stream.take_bytes() + subscription_bytes(subscriptions)
+        if start is not None:
+            n_bytes += len(start.seen) * limits.EVENT_OBJECT_BYTES
+        if not self.stream.hold(n_bytes):  # as long as it is connected
+            return
         self._login.begin(name, token, functools.partial(self._accept, asked))
 
     def decline(self, reason: str) -> None:
@@ -195,6 +201,8 @@ class ClientSession(Generic[RequestT]):
     def _use(self, rights: Rights) -> None:
         """What the client may do from now on."""
         self.rights = rights
+        stream = self.stream
+        stream.belong_to(stream.slot.address if rights.is_shared else self._account.name)
         self.registrations.use(rights, self._account)
         self.queries.use(rights, self._account)
         self._wire.use_rights(rights)
@@ -269,6 +277,7 @@ class ClientSession(Generic[RequestT]):
         """Its connection is closed."""
         self._login.end()
         self.queries.end()
+        self.registrations.leave()
         if self._preparing is not None:
             self._preparing.cancel()
         replay, self._replay = self._replay, None  # they would hold each other

@@ -34,6 +34,7 @@ class Gathered(msgspec.Struct, Generic[RequestT]):
         n_events: number of all of them; each request counts as one at least.
         names: what the client calls each (``request_key``); empty: it calls none of them anything.
         afters: what it calls the one that must be stored before each; empty like ``names``.
+        held_bytes: memory that is counted for them (``Stream.hold``).
     """
 
     requests: list[RequestT]
@@ -41,6 +42,7 @@ class Gathered(msgspec.Struct, Generic[RequestT]):
     n_events: int
     names: Sequence[str | None] = ()
     afters: Sequence[str | None] = ()
+    held_bytes: int = 0
 
     def add(self, others: Self) -> None:
         """Add requests that came behind these."""
@@ -50,6 +52,7 @@ class Gathered(msgspec.Struct, Generic[RequestT]):
         self.requests += others.requests
         self.events += others.events
         self.n_events += others.n_events
+        self.held_bytes += others.held_bytes
 
     def _filled(self, names: Sequence[str | None]) -> Sequence[str | None]:
         return names or [None] * len(self.requests)
@@ -73,6 +76,9 @@ class GatheringClient(Protocol):
 
     def take_gathered(self) -> Gathered[Any] | None:
         """As :attr:`gathered`, which begins anew; None: it had to be handed over by itself."""
+
+    def wait_for_room(self) -> None:
+        """The core is full: what is gathered is to be handed over when it is not."""
 
     def take_outcomes(
         self, gathered: Gathered[Any], outcomes: "Sequence[Session | EventerBridgeError]", /
@@ -123,13 +129,16 @@ class Gathering:
         self._core = core
         self._loop = asyncio.get_running_loop()
         self._clients: deque[GatheringClient] = deque()
+        self._is_scheduled = False
         self._awaiting: dict[asyncio.Future[None], list[GatheringClient]] = {}
 
     def add(self, client: GatheringClient) -> None:
         """Hand over what a client gathers in this iteration of the loop."""
-        if not self._clients:
-            self._loop.call_soon(self._hand_over)
+        if not self._is_scheduled:
+            self._schedule()
         self._clients.append(client)
+        if len(self._clients) >= limits.MAX_GATHERED_EVENTS:  # they gain nothing by more
+            self._hand_over_some()
 
     def await_commit(self, commit: asyncio.Future[None], client: GatheringClient) -> None:
         """Have a client answer when a commit is done."""
@@ -144,21 +153,39 @@ class Gathering:
         for client in self._awaiting.pop(commit):
             client.stream.send_at_once(client.answer)
 
+    def _schedule(self) -> None:
+        self._is_scheduled = True
+        self._loop.call_soon(self._hand_over)
+
     def _hand_over(self) -> None:
+        self._is_scheduled = False
+        self._hand_over_some()
+        if self._clients:  # whatever else there is to do may come before
+            self._schedule()
+
+    def _hand_over_some(self) -> None:
+        if self._core.is_full:
+            clients, self._clients = self._clients, deque()
+            for client in clients:
+                client.wait_for_room()
+            return
         runs: list[_Run] = []
-        n_events = 0
-        while self._clients and n_events < limits.MAX_GATHERED_EVENTS:
+        n_events = n_bytes = 0
+        while (
+            self._clients
+            and n_events < limits.MAX_GATHERED_EVENTS
+            and n_bytes < limits.MAX_GATHERED_BYTES
+        ):
             client = self._clients.popleft()
             if client.gathered is not None:
                 n_events += client.gathered.n_events
+                n_bytes += client.gathered.held_bytes
             gathered = client.take_gathered()
             if gathered is not None:
                 is_packed = _PACKED.issuperset(map(type, gathered.events))
                 if not runs or runs[-1].is_packed is not is_packed:
                     runs.append(_Run(is_packed))
                 runs[-1].add(client, gathered)
-        if self._clients:  # whatever else there is to do may come before
-            self._loop.call_soon(self._hand_over)
         for run in runs:
             self._register(run)
 

@@ -75,6 +75,12 @@ class ClientQuota(msgspec.Struct, frozen=True):
         return limits.MAX_CLIENT_EVENT_TYPES if value is UNSET else value
 
     @property
+    def n_subscriptions(self) -> int | None:
+        """Query types that its connections may subscribe to."""
+        value = self.max_subscriptions
+        return limits.MAX_CLIENT_SUBSCRIPTIONS if value is UNSET else value
+
+    @property
     def bounds(self) -> dict[str, int]:
         """All bounds that there are, by name."""
         return {i: value for i in self.__struct_fields__ if (value := self.get(i)) is not None}
@@ -158,14 +164,19 @@ class Account:
 
     def refusal(self, n_subscriptions: int) -> str | None:
         """Why it may not have one more connection with so many subscriptions; None: it may."""
-        bounds = self.quota.bounds
-        for name, n_used, what in (
-            ("max_connections", len(self.members) + 1, "connections"),
-            ("max_subscriptions", self.n_subscriptions + n_subscriptions, "subscriptions"),
+        quota = self.quota
+        for name, most, n_used, what in (
+            ("max_connections", quota.get("max_connections"), len(self.members) + 1, "connections"),
+            (
+                "max_subscriptions",
+                quota.n_subscriptions,
+                self.n_subscriptions + n_subscriptions,
+                "subscriptions",
+            ),
         ):
-            if name in bounds and n_used > bounds[name]:
+            if most is not None and n_used > most:
                 self.hit(name)
-                return f"too many {what} of this client ({name}: {bounds[name]})"
+                return f"too many {what} of this client ({name}: {most})"
         return None
 
     def hit(self, name: str) -> None:

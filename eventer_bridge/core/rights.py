@@ -66,6 +66,7 @@ class Rights:
         may_register_everything: whether :meth:`refusal` is always None, and need not be called.
         has_schemas: whether payloads are to satisfy some.
         inline_bytes: size above which a registration needs :meth:`refusal_of_large`.
+        is_shared: whether clients have them who are told by their addresses only.
     """
 
     def __init__(self, config: ClientConfig, schemas: PayloadSchemas) -> None:
@@ -86,6 +87,7 @@ class Rights:
         ]
         self._worker = schemas.worker
         self.has_schemas = any(schema is not None for _, schema in self._rules)
+        self.is_shared = False
         self.inline_bytes = limits.INLINE_SCHEMA_BYTES if self.has_schemas else sys.maxsize
         # the engine refuses events that nobody may register
         self.may_register_everything = not self.has_schemas and any(
@@ -205,4 +207,5 @@ def everything(owner: str, quota: ClientQuota, token: TokenConfig = None) -> Rig
     config = ClientConfig(owner, token, all_types, (RegisterRule(all_types),), quota=quota)
     rights = Rights(config, PayloadSchemas())
     rights.type_quota = TypeQuota(owner, quota.n_event_types)
+    rights.is_shared = True
     return rights

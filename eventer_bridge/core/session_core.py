@@ -353,7 +353,7 @@ class SessionCore(EventCore):
         session.is_stepwise = is_stepwise
         self._begin_own(1, n_events, n_bytes)
         if session.is_large:
-            self._large_pending_events += n_events
+            self._count_large(n_events, n_bytes)
         if has_modules:
             assert self._runner is not None
             self._runner.submit(session, events)
@@ -367,6 +367,11 @@ class SessionCore(EventCore):
         if not self._n_own:
             self._own_ended.clear()
         self._n_own += n_sessions
+
+    def _count_large(self, n_events: int, n_bytes: int) -> None:
+        """So much of what is under way is of large sessions; negative: so much less."""
+        self._large_pending_events += n_events
+        self._large_pending_bytes += n_bytes
 
     def _next_session(self) -> int:
         """For modules, which are not to look at what cannot be stored."""
@@ -399,7 +404,7 @@ class SessionCore(EventCore):
         self._n_own -= n_sessions
         self._end_pending(n_sessions, together.n_events, together.n_bytes)
         if together.is_large:
-            self._large_pending_events -= together.n_events
+            self._count_large(-together.n_events, -together.n_bytes)
         resolve(together.committed, error)
         self._notify_drained()
 
@@ -448,12 +453,12 @@ class SessionCore(EventCore):
         if n_events != session.requested:
             added_bytes = payload_bytes(session.events[session.requested :])
             self._add_pending(n_events - session.requested, added_bytes)
-            session.payload_bytes += added_bytes
             if session.is_large:
-                self._large_pending_events -= session.requested
+                self._count_large(-session.requested, -session.payload_bytes)
+            session.payload_bytes += added_bytes
             session.is_large = is_large(n_events, session.payload_bytes)
             if session.is_large:
-                self._large_pending_events += n_events
+                self._count_large(n_events, session.payload_bytes)
         self._track_one(session, commit)
 
     def _track_one(self, session: Session, commit: asyncio.Future[None]) -> None:
@@ -509,7 +514,7 @@ class SessionCore(EventCore):
         if together.is_own:
             self._n_own -= n_sessions
             if together.is_large:
-                self._large_pending_events -= together.n_events
+                self._count_large(-together.n_events, -together.n_bytes)
         if together.committed is not commit:
             resolve(together.committed, commit.exception())
         self._end_pending(n_sessions, together.n_events, together.n_bytes)
@@ -541,5 +546,5 @@ class SessionCore(EventCore):
     def _notify_drained(self) -> None:
         if not self._n_own:
             self._own_ended.set()
-        if self._drained_cbs:
+        if self._waiting.clients:
             super()._notify_drained()

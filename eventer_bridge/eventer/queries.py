@@ -25,6 +25,7 @@ from eventer_bridge.model import (
     QueryTimeseriesParams,
     Timestamp,
 )
+from eventer_bridge.subscription import check_query_types
 
 _ORDERS: Final = (Order.DESCENDING, Order.ASCENDING)
 _ORDERS_BY: Final = (OrderBy.TIMESTAMP, OrderBy.SOURCE_TIMESTAMP)
@@ -53,6 +54,7 @@ def read_query_types(data: bytes, pos: int) -> tuple[tuple[EventType, ...], int]
     for _ in range(count):
         query_type, pos = read_type(data, pos)
         query_types.append(query_type)
+    check_query_types(query_types)
     return tuple(query_types), pos
 
 

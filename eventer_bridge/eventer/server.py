@@ -130,6 +130,11 @@ class _Client(chatter.Handler):
         ):
             self._session.registrations.register(_request(message), packed)
             return
+        if len(message.data) > limits.MAX_OTHER_MESSAGE_BYTES and message.type != _REGISTER_REQ:
+            raise RemoteProtocolError(
+                f"{len(message.data)} bytes, at most {limits.MAX_OTHER_MESSAGE_BYTES} are allowed"
+                f" for {message.type}"
+            )
         decoded = codec.decode(message.type, message.data)
         if self._session.rights is None:
             self._on_first(message, decoded)

@@ -7,7 +7,6 @@ connections. Silent peers therefore never keep out authenticated clients.
 * :mod:`~eventer_bridge.net.accepting`: :func:`listen`, which accepts for all wires.
 * :mod:`~eventer_bridge.net.admission`: which connection gets a slot, and which one loses it.
 * :mod:`~eventer_bridge.net.backoff`: the delay after a wrong name or token.
-* :mod:`~eventer_bridge.net.buffers`: the bytes that all connections together may buffer.
 * :mod:`~eventer_bridge.net.descriptors`: the connections that the limit of open files allows.
 """
 

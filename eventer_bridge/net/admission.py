@@ -26,10 +26,10 @@ from collections.abc import Callable
 
 from eventer_bridge.net import limits
 from eventer_bridge.net.backoff import LoginBackoff
-from eventer_bridge.net.buffers import Buffer, Buffers
 from eventer_bridge.net.newcomers import Newcomers
 from eventer_bridge.net.quota import Bounds, Quota, address_of
 from eventer_bridge.net.stats import RefusedSlot, ServerStats
+from eventer_bridge.sharing.memory import MemoryShare, account_of_process
 from eventer_bridge.slices import Turns
 
 
@@ -50,7 +50,7 @@ class Slot:
         accepted_at: time of ``accept``, by ``time.monotonic()``.
         has_sent: returns whether the peer has sent anything.
         was_taken: whether another connection took the slot.
-        buffer: bytes held for the peer.
+        share: memory that is held for the peer.
         turns: queue of connections that sent much.
     """
 
@@ -64,9 +64,9 @@ class Slot:
         "_stats",
         "accepted_at",
         "address",
-        "buffer",
         "has_sent",
         "peer",
+        "share",
         "turns",
         "was_taken",
     )
@@ -91,7 +91,7 @@ class Slot:
         self.accepted_at = time.monotonic()
         self.has_sent = has_sent
         self.was_taken = False
-        self.buffer = Buffer(admission.buffers)
+        self.share = MemoryShare(admission.memory, address)
         self.turns = admission.turns
 
     def when_taken(self, close: Callable[[], object]) -> None:
@@ -137,7 +137,7 @@ class Slot:
         if self._is_released:
             return
         self._is_released = True
-        self.buffer.close()
+        self.share.close()
         self._close = None
         self._stats.connections -= 1
         if self._is_known:
@@ -163,11 +163,14 @@ class Admission:
 
     Args:
         bounds: limits on the number of connections.
+
+    Attributes:
+        memory: what the process holds for its peers.
     """
 
     def __init__(self, bounds: Bounds | None = None) -> None:
         self.bounds = Bounds.usual() if bounds is None else bounds
-        self.buffers = Buffers(limits.MAX_BUFFERED_BYTES)
+        self.memory = account_of_process()
         self.turns = Turns()
         self._new: Newcomers[Slot] = Newcomers(lambda slot: slot.has_sent())
         self._known = Quota(self.bounds.known, self.bounds.known_per_address)

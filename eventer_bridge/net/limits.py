@@ -100,14 +100,6 @@ MIN_HELD_S: Final = 0.01
 """Shortest time for which a client over its quota is not read from. More often costs more than it
 smooths."""
 
-MAX_BUFFERED_BYTES: Final = 160 << 20
-"""Buffered bytes, received or unsent, of all connections of the process together. Ten full frames,
-or thousands of usual ones."""
-
-COUNTED_BUFFER_BYTES: Final = 16 << 10
-"""Bytes of a connection below which it is not counted: all connections together are then below the
-common bound."""
-
 SEND_HIGH_WATER_BYTES: Final = 1 << 20
 """Unread bytes of a peer above which a listener reads nothing from it, and senders wait."""
 
@@ -181,8 +173,8 @@ STABLE_CONNECTION_S: Final = 1.0
 the next attempt follows at once. A shorter one counts as a failed attempt."""
 
 assert MAX_SEND_BUFFER_BYTES > SEND_HIGH_WATER_BYTES
-assert MAX_CONNECTIONS * COUNTED_BUFFER_BYTES <= MAX_BUFFERED_BYTES
-assert MAX_FRAME_BYTES < MAX_BUFFERED_BYTES
+assert MAX_CONNECTIONS * limits.UNCOUNTED_BYTES <= limits.MAX_MEMORY_BYTES // 4
+assert 4 * MAX_FRAME_BYTES < limits.MAX_MEMORY_BYTES
 assert MAX_LOGIN_DELAY_S < FIRST_MESSAGE_TIMEOUT_S
 assert limits.SCRYPT_TIMEOUT_S < FIRST_MESSAGE_TIMEOUT_S
 assert MAX_FIRST_FRAME_BYTES <= MAX_FRAME_BYTES <= MAX_ANSWER_FRAME_BYTES

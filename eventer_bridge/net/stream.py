@@ -11,8 +11,8 @@ Nothing here grows without bound. Reading is paused while there is a reason (``p
 the wire asks for it, the peer sent so many messages at once that other connections get their
 turn first, or the peer of an accepted connection does not read. An outgoing connection keeps
 reading in that case: if both ends stopped, neither would ever resume. A peer that reads too
-slowly is closed, and so is the connection that buffers most when all together buffer too much
-(``buffers``).
+slowly is closed, and so is one that holds much memory when all together hold too much
+(``sharing.memory``).
 
 :meth:`Stream.sweep` checks all deadlines, once a second (``deadlines``). An accepted connection
 closes in two steps if possible (``closing``).
@@ -59,6 +59,7 @@ class Stream(StreamHooks[MessageT], asyncio.Protocol):
 
     Attributes:
         client: the peer's name for logs, if known.
+        owner: whose turns and memory it takes: its client, or its address (:meth:`belong_to`).
         bytes_in_cb: called with the number of bytes that arrived, after their messages were taken.
         pauses: reasons for not reading; empty while it is read from.
         was_paused: whether it was not read from since the last sweep, for another reason than that
@@ -66,6 +67,9 @@ class Stream(StreamHooks[MessageT], asyncio.Protocol):
         has_ended: whether the peer sends no more.
         is_write_blocked: whether senders are to wait, see :meth:`drain`.
         n_messages: messages that were handled so far.
+        read_bytes: bytes that were received so far.
+        held_bytes: memory that is held for the peer, besides what it has not read and what was not
+            taken yet (:meth:`hold`).
         written_bytes: bytes that were given to the system so far.
         deadlines: of the connection while it is open.
         close_reason: None while the connection is open.
@@ -75,6 +79,7 @@ class Stream(StreamHooks[MessageT], asyncio.Protocol):
     __slots__ = (
         "_blocked_at_s",
         "_closing",
+        "_counted_bytes",
         "_drained",
         "_is_buffering",
         "_is_leaving",
@@ -94,10 +99,13 @@ class Stream(StreamHooks[MessageT], asyncio.Protocol):
         "close_reason",
         "deadlines",
         "has_ended",
+        "held_bytes",
         "is_write_blocked",
         "lost",
         "n_messages",
+        "owner",
         "pauses",
+        "read_bytes",
         "was_paused",
         "written_bytes",
     )
@@ -126,6 +134,7 @@ class Stream(StreamHooks[MessageT], asyncio.Protocol):
         self._streams = streams
         self._loop = asyncio.get_running_loop()
         self._peer = "unknown" if slot is None else slot.peer
+        self.owner = "" if slot is None else slot.address
         self.client: str | None = None
         self.bytes_in_cb: Callable[[int], None] | None = None
         self.pauses: frozenset[Pause] = frozenset()  # usually empty
@@ -133,6 +142,7 @@ class Stream(StreamHooks[MessageT], asyncio.Protocol):
         self._is_processing = False
         self.has_ended = False
         self._is_buffering = False
+        self.read_bytes = self.held_bytes = self._counted_bytes = 0
         self._unsent: list[bytes] = []
         self._unsent_bytes = 0
         self._is_leaving = False
@@ -190,6 +200,28 @@ class Stream(StreamHooks[MessageT], asyncio.Protocol):
     def close_text(self) -> str | None:
         """The close reason with its details, for people; None while the connection is open."""
         return None if self._closing is None else self._closing.text
+
+    def take_bytes(self) -> int:
+        """Bytes of the messages that were taken since the last call."""
+        taken_bytes = self.read_bytes - self._sans_io.buffered_bytes
+        n_bytes, self._counted_bytes = taken_bytes - self._counted_bytes, taken_bytes
+        return n_bytes
+
+    def hold(self, n_bytes: int) -> bool:
+        """Count so much more memory as held for the peer; negative: so much less.
+
+        Returns:
+            Whether the connection is open; it may be closed by this, and then nothing is to wait.
+        """
+        self.held_bytes += n_bytes
+        if self.held_bytes >= core_limits.UNCOUNTED_BYTES or self._is_buffering:
+            self._count_held()
+        return self.close_reason is None
+
+    def belong_to(self, owner: str) -> None:
+        """Whose turns and memory it takes from now on."""
+        self.owner = owner
+        self.slot.share.move(owner)
 
     def write(self, frame: bytes, n_frames: int = 1) -> None:
         """Send a frame, or several that are joined.
@@ -270,7 +302,7 @@ class Stream(StreamHooks[MessageT], asyncio.Protocol):
                 self._transport.resume_reading()
             self._process()
             if self._is_buffering:
-                self._count_buffered()
+                self._count_held()
         elif self.has_ended and self.close_reason is None:
             self._process()
 
@@ -340,7 +372,7 @@ class Stream(StreamHooks[MessageT], asyncio.Protocol):
         else:
             self.deadlines.first_message_s = self._slot.accepted_at + self.first_message_timeout_s
             self._slot.when_taken(lambda: self.abort(CloseReason.SLOT_TAKEN))
-            self._slot.buffer.when_too_large(lambda: self.abort(CloseReason.TOO_MUCH_BUFFERED))
+            self._slot.share.when_lost(self._on_share_lost)
         if self._streams is not None:
             self._streams.add(self)
         if self.close_reason is None:  # its slot may have been taken
@@ -352,18 +384,20 @@ class Stream(StreamHooks[MessageT], asyncio.Protocol):
             assert self._closing is not None
             self._closing.drop(len(data))
             return
-        self._stats.bytes_in += len(data)
+        n_bytes = len(data)
+        self._stats.bytes_in += n_bytes
+        self.read_bytes += n_bytes
         self._liveness.has_heard = True
         self._sans_io.receive_data(data)
         if not self.pauses and not self._is_processing:
             self._run_turn()
         # not on outgoing connections: a server that closes may reset bytes not read at once
-        if len(data) >= limits.FULL_READ_BYTES and self._slot is not None:
+        if n_bytes >= limits.FULL_READ_BYTES and self._slot is not None:
             self.yield_turn()
         if self.bytes_in_cb is not None:
-            self.bytes_in_cb(len(data))
+            self.bytes_in_cb(n_bytes)
         if self._sans_io.buffered_bytes or self._is_buffering:
-            self._count_buffered()
+            self._count_held()
 
     def eof_received(self) -> bool:
         """The peer sends no more. Earlier messages are processed, and answered if possible."""
@@ -398,7 +432,7 @@ class Stream(StreamHooks[MessageT], asyncio.Protocol):
     def pause_writing(self) -> None:
         """The peer reads too slowly."""
         self.is_write_blocked = True
-        self._count_buffered()
+        self._count_held()
         self._blocked_at_s = time.monotonic()
         self.deadlines.begin_writing(self._blocked_at_s, self.left_bytes)
         if self._slot is not None and not self.reads_while_blocked:
@@ -407,7 +441,7 @@ class Stream(StreamHooks[MessageT], asyncio.Protocol):
     def resume_writing(self) -> None:
         """Pending bytes have left."""
         self.is_write_blocked = False
-        self._count_buffered()
+        self._count_held()
         self._wake_drained()
         self.resume_reading(Pause.WRITE_BLOCKED)
 
@@ -528,12 +562,18 @@ class Stream(StreamHooks[MessageT], asyncio.Protocol):
             else:
                 write_parts(self._transport, unsent)
             if self.is_write_blocked:
-                self._count_buffered()
+                self._count_held()
 
-    def _count_buffered(self) -> None:
+    def _count_held(self) -> None:
         if self._slot is not None:
-            self._slot.buffer.set(self._sans_io.buffered_bytes + self.unread_bytes)
-            self._is_buffering = self._slot.buffer.n_bytes > 0
+            share = self._slot.share
+            share.set(self._sans_io.buffered_bytes + self.unread_bytes + self.held_bytes)
+            self._is_buffering = share.n_bytes > 0
+
+    def _on_share_lost(self) -> None:
+        """Free what is held at once: many connections may grow before the loop ends one of them."""
+        self.abort(CloseReason.TOO_MUCH_BUFFERED)
+        self._sans_io.discard()
 
     def _close_if_too_slow(self) -> bool:
         """Close a peer that has too many bytes unread; returns whether it was closed."""
@@ -579,7 +619,7 @@ class Stream(StreamHooks[MessageT], asyncio.Protocol):
         if self._closing is not None:
             self._closing.sweep(now)
             return
-        self._count_buffered()  # no callback reports changes below the high-water mark
+        self._count_held()  # no callback reports changes below the high-water mark
         was_paused = self.was_paused
         self.deadlines.check(self, now)
         # a peer that is not read from is not late

@@ -17,7 +17,8 @@ Notifications are acknowledged when they are delivered, or at once while the fee
 servers (hat-event) write nothing to disk while they wait for that.
 
 Catching up runs in slices, and gives way between them. Of a session that is too large for one
-message (``core_limits.MAX_SESSION_BYTES``), the first events are delivered.
+message (``core_limits.MAX_SESSION_BYTES``), the first events are delivered. What waits is bounded
+in events and in memory, and is on the account of the process (``sharing.memory``).
 
 Belongs to the event loop's thread.
 """
@@ -29,7 +30,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from itertools import groupby, pairwise
-from typing import TypeAlias
+from typing import Final, NamedTuple, Self, TypeAlias
 
 from hat import aio
 
@@ -38,10 +39,11 @@ from eventer_bridge import slices
 from eventer_bridge.core.validation import content_bytes
 from eventer_bridge.errors import ClosedError, EventerBridgeError, RemoteProtocolError
 from eventer_bridge.eventer.client import EventerClient, EventsCb
-from eventer_bridge.model import INT64_MAX, BinaryPayload, Event, EventId, QueryServerParams
+from eventer_bridge.model import INT64_MAX, Event, EventId, QueryServerParams
 from eventer_bridge.net import limits as net_limits
 from eventer_bridge.net.retry import keep_trying
 from eventer_bridge.remote import limits
+from eventer_bridge.sharing.memory import MemoryShare, account_of_process
 from eventer_bridge.slices import Steps
 
 mlog = logging.getLogger(__name__)
@@ -104,11 +106,13 @@ class Feed(aio.Resource):
         self._client: EventerClient | None = None
         self._positions: dict[int, EventId | None] = {}
         self._backlog: deque[Sequence[Event]] | None = None
-        self._backlog_events = 0
+        self._backlog_size = _NOTHING
         self._dropped: dict[int, EventId] = {}  # positions before dropped events
         self._failure: BaseException | None = None  # why a session was not delivered
-        self._undelivered: dict[asyncio.Future[None], int] = {}  # with their events
-        self._undelivered_events = 0
+        self._undelivered: dict[asyncio.Future[None], _Size] = {}
+        self._undelivered_size = _NOTHING
+        self._begun = _Begun()  # the last session of a page, which may continue on the next one
+        self._share = MemoryShare(account_of_process(), f"server {name}")
         self._n_received = 0
         self._refused_events = 0
         self._async_group = aio.Group()
@@ -133,7 +137,7 @@ class Feed(aio.Resource):
     @property
     def pending_events(self) -> int:
         """Events received and not delivered yet, those that wait for delivery included."""
-        return self._undelivered_events + self._backlog_events
+        return self._undelivered_size.n_events + self._backlog_size.n_events
 
     def last_received(self, server_id: int) -> EventId | None:
         """The last event received of a server, including those left out."""
@@ -159,9 +163,11 @@ class Feed(aio.Resource):
 
         Returns if the connection was stable; raises the reason if it ended soon.
         """
-        self._backlog, self._backlog_events, self._dropped = deque(), 0, {}
-        self._failure = None
+        self._backlog, self._backlog_size, self._dropped = deque(), _NOTHING, {}
+        self._begun, self._failure = _Begun(), None
         client = await self._connect(self._on_events)
+        self._share = MemoryShare(account_of_process(), f"server {self._name}")
+        self._share.when_lost(client.close)
         connected_at = self._loop.time()
         self._client = client
         try:
@@ -185,6 +191,8 @@ class Feed(aio.Resource):
             self._client = None
             self._on_client(None)
             await aio.uncancellable(client.async_close())
+            self._backlog, self._backlog_size, self._begun = None, _NOTHING, _Begun()
+            self._share.close()
             await self._settle()
 
     # --- catching up ----------------------------------------------------------------------
@@ -199,7 +207,7 @@ class Feed(aio.Resource):
             assert self._backlog is not None
             while self._backlog and not self._dropped:
                 await slices.run(self._deliver_backlog(), self._give_way)
-                await self._settle(limits.MAX_FOLLOWED_EVENTS)
+                await self._settle(is_all=False)
                 self._raise_failure()
             if not self._dropped:
                 self._backlog = None
@@ -209,7 +217,7 @@ class Feed(aio.Resource):
         """Deliver the stored events of a server behind its position."""
         count = 0
         last = self._positions[server_id]
-        begun: list[Event] = []  # the last session of a page, which may continue on the next one
+        self._begun = _Begun()
         while True:
             params = QueryServerParams(server_id, persisted=client.persisted, last_event_id=last)
             result = await client.query(params)
@@ -218,59 +226,54 @@ class Feed(aio.Resource):
             count += len(result.events)
             page = deque(result.events)
             while page:
-                begun = await slices.run(
-                    self._deliver_page(page, server_id, last, begun), self._give_way
-                )
-                await self._settle(limits.MAX_FOLLOWED_EVENTS)
+                await slices.run(self._deliver_page(page, server_id, last), self._give_way)
+                await self._settle(is_all=False)
                 self._raise_failure()
             if result.events:
                 last = result.events[-1].id
             if not result.more_follows:
-                if begun:
-                    self._deliver_session(begun)
+                self._deliver_begun()
                 await self._settle()
                 self._raise_failure()
                 return count
-            if len(begun) > core_limits.MAX_RECEIVED_EVENTS or not result.events:
+            n_events = self._begun.n_events
+            if n_events > core_limits.MAX_RECEIVED_EVENTS or not result.events:
                 raise RemoteProtocolError("answers without progress")
 
     def _deliver_page(
-        self, page: deque[Event], server_id: int, last: EventId | None, begun: list[Event]
-    ) -> Steps[list[Event]]:
+        self, page: deque[Event], server_id: int, last: EventId | None
+    ) -> Steps[None]:
         """Deliver sessions of a page, until enough are under way.
 
         Args:
             page: its events; those that remain are for later.
             server_id: the server that they must be of.
             last: the event that they must follow.
-            begun: earlier events of the same session.
-
-        Returns:
-            Events of the last session, which may have more.
         """
-        while page and self._undelivered_events <= limits.MAX_FOLLOWED_EVENTS:
+        while page and not self._is_full:
             event = page.popleft()
-            previous = begun[-1].id if begun else last
+            previous = self._begun.last or last
             if event.id.server != server_id or (previous is not None and event.id <= previous):
                 raise RemoteProtocolError(f"answer with event {event.id} after {previous}")
-            if begun and event.id.session != begun[-1].id.session:
-                self._deliver_session(begun)
-                begun = []
+            if self._begun.last and event.id.session != self._begun.last.session:
+                self._deliver_begun()
                 yield
-            begun.append(event)
-            if len(begun) % core_limits.STEP_EVENTS == 0:
+            self._begun.add(event)
+            if self._begun.n_events % core_limits.STEP_EVENTS == 0:
+                self._count()
                 yield
-        return begun
+        self._count()
+
+    def _deliver_begun(self) -> None:
+        begun, self._begun = self._begun, _Begun()
+        if begun.last is not None:
+            self._deliver_session(begun)
 
     def _deliver_backlog(self) -> Steps[None]:
         """Deliver notifications that came while catching up, until enough is under way."""
-        while (
-            self._backlog
-            and not self._dropped
-            and self._undelivered_events <= limits.MAX_FOLLOWED_EVENTS
-        ):
+        while self._backlog and not self._dropped and not self._is_full:
             events = self._backlog.popleft()
-            self._backlog_events -= len(events)
+            self._backlog_size -= _Size.of(events)
             self._deliver_new(events)
             yield
 
@@ -281,9 +284,15 @@ class Feed(aio.Resource):
         if self._backlog is None:
             return self._deliver_new(events)
         self._backlog.append(events)
-        self._backlog_events += len(events)
-        if self._dropped or self._backlog_events > core_limits.MAX_PENDING_EVENTS:
+        self._backlog_size += _Size.of(events)
+        size = self._backlog_size
+        if (
+            self._dropped
+            or size.n_events > core_limits.MAX_PENDING_EVENTS
+            or size.n_bytes > limits.MAX_FOLLOWED_BYTES
+        ):
             self._drop_backlog()
+        self._count()
         return None
 
     def _drop_backlog(self) -> None:
@@ -295,13 +304,13 @@ class Feed(aio.Resource):
                 self._check_server(server_id, self._dropped)
                 self._dropped[server_id] = EventId(server_id, session_id - 1, INT64_MAX)
         self._backlog.clear()
-        self._backlog_events = 0
+        self._backlog_size = _NOTHING
 
     def _deliver_new(self, events: Sequence[Event]) -> asyncio.Future[None] | None:
         """Deliver what was not delivered yet; done when all of it is, None: there is nothing."""
         delivery = None
         for (server_id, session_id), group in groupby(events, _session_of):
-            session = list(group)
+            session = [*group]
             self._check_server(server_id, self._positions)
             if any(later.id <= event.id for event, later in pairwise(session)):
                 raise RemoteProtocolError(f"events of session {session_id} out of order")
@@ -310,7 +319,10 @@ class Feed(aio.Resource):
                 continue
             if last is not None and session[0].id.session <= last.session:
                 raise RemoteProtocolError(f"more events of session {session_id} after {last}")
-            delivery = self._deliver_session(session)
+            begun = _Begun()
+            for event in session:
+                begun.add(event)
+            delivery = self._deliver_session(begun)
         if delivery is None:
             return None
         done: asyncio.Future[None] = self._loop.create_future()
@@ -335,45 +347,48 @@ class Feed(aio.Resource):
 
     # --- deliveries -----------------------------------------------------------------------
 
-    def _deliver_session(self, session: Sequence[Event]) -> asyncio.Future[None]:
+    def _deliver_session(self, session: "_Begun") -> asyncio.Future[None]:
         if self._failure is not None:
             return self._loop.create_future()  # nothing is delivered after a failure
-        self._positions[session[-1].id.server] = session[-1].id
-        self._n_received += len(session)
-        session = self._within_bounds(session)
-        delivery = self._deliver(session)
+        assert session.last is not None
+        self._positions[session.last.server] = session.last
+        self._n_received += session.n_events
+        self._note_left_out(session)
+        if not session.events:
+            nothing: asyncio.Future[None] = self._loop.create_future()
+            nothing.set_result(None)
+            return nothing
+        delivery = self._deliver(session.events)
         if delivery.done():
             self._note_failure(delivery)
             return delivery
         # sessions that are committed together share it
         if delivery not in self._undelivered:
-            self._undelivered[delivery] = 0
+            self._undelivered[delivery] = _NOTHING
             delivery.add_done_callback(self._on_delivered)
-        self._undelivered[delivery] += len(session)
-        self._add_undelivered(len(session))
+        self._undelivered[delivery] += session.size
+        self._add_undelivered(session.size)
         return delivery
 
-    def _within_bounds(self, session: Sequence[Event]) -> Sequence[Event]:
-        """A session without the events that exceed one message to clients."""
-        if _most_bytes(session) <= core_limits.MAX_SESSION_BYTES:
-            return session
-        left_bytes = core_limits.MAX_SESSION_BYTES
-        kept = []
-        for event in session:
-            n_bytes = content_bytes(event.payload)
-            if n_bytes <= left_bytes:
-                kept.append(event)
-                left_bytes -= n_bytes
-        if len(kept) < len(session):
-            self._refused_events += len(session) - len(kept)
-            extra = {
-                "server": self._name,
-                "session": session[0].id.session,
-                "events": len(session) - len(kept),
-                "reason": f"the session has more than {core_limits.MAX_SESSION_BYTES} bytes",
-            }
-            mlog.error("events of a remote server are left out: too large", extra=extra)
-        return kept
+    def _note_left_out(self, session: "_Begun") -> None:
+        n_left_out = session.n_events - len(session.events)
+        if not n_left_out:
+            return
+        assert session.last is not None
+        self._refused_events += n_left_out
+        is_many = len(session.events) == limits.MAX_FOLLOWED_SESSION_EVENTS
+        most = (
+            f"{limits.MAX_FOLLOWED_SESSION_EVENTS} events"
+            if is_many
+            else f"{core_limits.MAX_SESSION_BYTES} bytes"
+        )
+        extra = {
+            "server": self._name,
+            "session": session.last.session,
+            "events": n_left_out,
+            "reason": f"the session has more than {most}",
+        }
+        mlog.error("events of a remote server are left out: too large", extra=extra)
 
     def _on_delivered(self, delivery: asyncio.Future[None]) -> None:
         self._add_undelivered(-self._undelivered.pop(delivery))
@@ -387,14 +402,27 @@ class Feed(aio.Resource):
         if self._client is not None:
             self._client.close()  # it is fetched anew
 
-    def _add_undelivered(self, count: int) -> None:
-        self._undelivered_events += count
-        if self._client is not None:
-            self._client.set_reading(self._undelivered_events <= limits.MAX_FOLLOWED_EVENTS)
+    @property
+    def _is_full(self) -> bool:
+        """Whether so much waits for its delivery that nothing more is taken."""
+        size = self._undelivered_size
+        is_much = size.n_bytes > limits.MAX_FOLLOWED_BYTES
+        return is_much or size.n_events > limits.MAX_FOLLOWED_EVENTS
 
-    async def _settle(self, max_events: int = 0) -> None:
-        """Wait until at most this many events are under way."""
-        while self._undelivered_events > max_events:
+    def _add_undelivered(self, size: "_Size") -> None:
+        self._undelivered_size += size
+        if self._client is not None:
+            self._client.set_reading(not self._is_full)
+        self._count()
+
+    def _count(self) -> None:
+        """Count the memory that all of it takes."""
+        n_bytes = self._undelivered_size.n_bytes + self._backlog_size.n_bytes
+        self._share.set(n_bytes + self._begun.size.n_bytes)
+
+    async def _settle(self, *, is_all: bool = True) -> None:
+        """Wait until nothing is under way, or there is room for more."""
+        while self._undelivered if is_all else self._is_full:
             await asyncio.wait(tuple(self._undelivered), return_when=asyncio.FIRST_COMPLETED)
 
     def _raise_failure(self) -> None:
@@ -406,9 +434,58 @@ def _session_of(event: Event) -> tuple[int, int]:
     return event.id.server, event.id.session
 
 
-def _most_bytes(session: Sequence[Event]) -> int:
-    """Upper bound of the bytes of a session's payloads; faster than encoding their labels."""
-    payloads = [event.payload for event in session if event.payload is not None]
-    labels = [i.data_type for i in payloads if type(i) is BinaryPayload]
-    # a character has at most four bytes
-    return sum([len(i.data) for i in payloads]) + 4 * sum(map(len, labels))
+class _Size(NamedTuple):
+    """An amount of events, and the memory that they take."""
+
+    n_events: int
+    n_bytes: int
+
+    @classmethod
+    def of(cls, events: Sequence[Event]) -> Self:
+        payload_bytes = sum([content_bytes(event.payload) for event in events])
+        return cls(len(events), payload_bytes + len(events) * core_limits.EVENT_OBJECT_BYTES)
+
+    def __add__(self, other: object) -> "_Size":
+        assert isinstance(other, _Size)
+        return _Size(self.n_events + other.n_events, self.n_bytes + other.n_bytes)
+
+    def __sub__(self, other: "_Size") -> "_Size":
+        return self + -other
+
+    def __neg__(self) -> "_Size":
+        return _Size(-self.n_events, -self.n_bytes)
+
+
+_NOTHING: Final = _Size(0, 0)
+
+
+class _Begun:
+    """Events of a session, which may have more; without those that exceed one message to clients.
+
+    Attributes:
+        events: its events so far.
+        last: id of the last one, also if that is left out; None: there is none.
+        n_events: number of all.
+    """
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.last: EventId | None = None
+        self.n_events = 0
+        self._n_bytes = 0
+
+    def add(self, event: Event) -> None:
+        """Add the next event."""
+        self.last = event.id
+        self.n_events += 1
+        n_bytes = self._n_bytes + content_bytes(event.payload)
+        is_small = n_bytes <= core_limits.MAX_SESSION_BYTES
+        if is_small and len(self.events) < limits.MAX_FOLLOWED_SESSION_EVENTS:
+            self.events.append(event)
+            self._n_bytes = n_bytes
+
+    @property
+    def size(self) -> _Size:
+        """Of its events."""
+        n_events = len(self.events)
+        return _Size(n_events, self._n_bytes + n_events * core_limits.EVENT_OBJECT_BYTES)

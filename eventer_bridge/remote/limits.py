@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from eventer_bridge import limits as core_limits
 from eventer_bridge.net import limits as net_limits
 
 MAX_GROUP_SERVERS: Final = 16
@@ -18,6 +19,14 @@ MAX_FOLLOWED_EVENTS: Final = 1_024
 """Events of a remote Event Server waiting for their commit; above it, the server is not read from.
 Local registrations are committed after them, some 5 ms later, and find a core that is not full of
 them (``MAX_PENDING_EVENTS``)."""
+
+MAX_FOLLOWED_BYTES: Final = 16 << 20
+"""The same of the memory that they take; and of events that come while others are caught up with:
+if they take more, they are queried afterwards."""
+
+MAX_FOLLOWED_SESSION_EVENTS: Final = 4 * core_limits.MAX_SESSION_EVENTS
+"""Events of a session of a remote Event Server; the rest is left out, as it is if the payloads have
+more than ``MAX_SESSION_BYTES``. Ours have a quarter of that, without those of modules."""
 
 LAG_PERIOD_S: Final = 1.0
 """Period of querying a remote Event Server for a replication's lag; each costs it one query without

@@ -192,11 +192,25 @@ class Bridge(aio.Resource):
         events = [payloads.to_register(event, prefix) for event in self._delivered(batch)]
         if not events:
             return
-        self._register(events)
-        core = self._core
-        if core.is_full:
-            connection.pause_reading(Pause.CORE_FULL)
-            core.when_drained(lambda: connection.resume_reading(Pause.CORE_FULL))
+        if not self._core.is_full:
+            self._register(connection, events, connection.take_bytes())
+        else:
+            self._wait_for_room(connection, events)
+
+    def _wait_for_room(self, connection: RsbConnection, events: Sequence[RegisterEvent]) -> None:
+        """Register when the core is not full; nothing is read from the connection meanwhile."""
+        core, owner, n_bytes = self._core, connection.owner, connection.take_bytes()
+
+        def go_on() -> None:
+            connection.forget = None
+            connection.hold(-n_bytes)
+            self._register(connection, events, n_bytes)
+            connection.resume_reading(Pause.CORE_FULL)
+
+        connection.forget = functools.partial(core.wait_no_longer, owner, go_on)
+        connection.pause_reading(Pause.CORE_FULL)
+        core.wait_for_room(owner, go_on)
+        connection.hold(n_bytes)
 
     def _delivered(self, batch: Sequence[Received]) -> Iterator[RsbEvent]:
         """The events to register."""
@@ -211,30 +225,43 @@ class Bridge(aio.Resource):
                 self._observe_times(event)
                 yield event
 
-    def _register(self, events: Sequence[RegisterEvent]) -> None:
+    def _register(
+        self, connection: RsbConnection, events: Sequence[RegisterEvent], n_bytes: int
+    ) -> None:
+        """Register events that came as so many bytes, which are held until they are stored."""
         try:
             quota = TypeQuota("RSB", self.max_event_types)
             session = self._core.register(self._source, events, quota)
         except EventerBridgeError as e:
-            self._on_refused(events, e)
+            self._on_refused(connection, events, e)
         else:
-            session.committed.add_done_callback(functools.partial(self._on_committed, events))
+            connection.hold(n_bytes)
+            session.committed.add_done_callback(
+                functools.partial(self._on_committed, connection, events, n_bytes)
+            )
 
     def _on_committed(
-        self, events: Sequence[RegisterEvent], committed: asyncio.Future[None]
+        self,
+        connection: RsbConnection,
+        events: Sequence[RegisterEvent],
+        n_bytes: int,
+        committed: asyncio.Future[None],
     ) -> None:
+        connection.hold(-n_bytes)
         error = committed.exception()
         if error is None:
             self.stats.events_registered += len(events)
         elif isinstance(error, OutcomeUnknownError):
             self.stats.outcome_unknown += 1
         else:
-            self._on_refused(events, error)
+            self._on_refused(connection, events, error)
 
-    def _on_refused(self, events: Sequence[RegisterEvent], error: BaseException) -> None:
+    def _on_refused(
+        self, connection: RsbConnection, events: Sequence[RegisterEvent], error: BaseException
+    ) -> None:
         if len(events) > 1 and isinstance(error, _OF_ONE_EVENT):
             for event in events:  # the others must not suffer
-                self._register([event])
+                self._register(connection, [event], 0)
             return
         kind = refusal_of(error)
         count = self.stats.rejected[kind] = self.stats.rejected[kind] + len(events)

@@ -58,6 +58,7 @@ class RsbConnection(Stream[bytes], aio.Resource):
 
     Attributes:
         ready: whether the handshake succeeded; done when that is known.
+        forget: called when it closes: what waits for it is not needed any more.
     """
 
     mlog = logging.getLogger(__name__)
@@ -81,6 +82,7 @@ class RsbConnection(Stream[bytes], aio.Resource):
         self._received_us = 0
         self._async_group = aio.Group()
         self.ready: asyncio.Future[bool] = self._loop.create_future()
+        self.forget: Callable[[], None] | None = None
 
     @property
     def async_group(self) -> aio.Group:
@@ -128,6 +130,9 @@ class RsbConnection(Stream[bytes], aio.Resource):
 
     def on_closing(self) -> None:
         """See :class:`Stream`."""
+        if self.forget is not None:
+            self.forget()
+            self.forget = None
         if not self.ready.done():
             self.ready.set_result(False)
         elif not self.ready.cancelled() and self.ready.result():

@@ -25,7 +25,7 @@ from eventer_bridge import net
 from eventer_bridge.core.base import EventCore
 from eventer_bridge.errors import EventerBridgeError
 from eventer_bridge.net import Acceptor, Admission, Slot
-from eventer_bridge.net.stats import ServerStats
+from eventer_bridge.net.stats import CloseReason, ServerStats
 from mariner import limits
 
 mlog = logging.getLogger(__name__)
@@ -69,6 +69,7 @@ class HttpServer(aio.Resource):
         self._core = core
         self._registry = registry
         self._acceptor: Acceptor | None = None
+        self._metrics: dict[str, tuple[bytes, float]] = {}  # by type, and how long they are new
         self._async_group = aio.Group()
         app = web.Application(middlewares=[_one_request_without_body])
         app.add_routes(
@@ -121,7 +122,16 @@ class HttpServer(aio.Resource):
 
     async def _on_metrics(self, request: web.Request) -> web.Response:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-        return web.Response(body=encode(self._registry), headers={"Content-Type": content_type})
+        began_s = time.monotonic()
+        body, until_s = self._metrics.get(content_type, (b"", 0.0))
+        if began_s >= until_s:
+            body = encode(self._registry)
+            now_s = time.monotonic()
+            until_s = now_s + limits.METRICS_PAUSES * (now_s - began_s)
+            self._metrics[content_type] = body, until_s
+        assert isinstance(request.protocol, _Connection)
+        request.protocol.hold(len(body))
+        return web.Response(body=body, headers={"Content-Type": content_type})
 
 
 class _Connection(web.RequestHandler):
@@ -144,6 +154,7 @@ class _Connection(web.RequestHandler):
         """Called by asyncio when the connection is there."""
         super().connection_made(transport)
         self._slot.when_taken(self._abort)
+        self._slot.share.when_lost(self._on_lost)
         left_s = self._slot.accepted_at + limits.HTTP_TIMEOUT_S - time.monotonic()
         self._timer = asyncio.get_running_loop().call_later(left_s, self._on_timeout)
 
@@ -154,12 +165,22 @@ class _Connection(web.RequestHandler):
         self._slot.release()
         super().connection_lost(exc)
 
+    def hold(self, n_bytes: int) -> None:
+        """Count an answer of so many bytes, until the connection is gone."""
+        self._slot.share.set(n_bytes)
+
     def log_exception(self, *args: Any, **kw: Any) -> None:
         """Log errors of peers for debugging only: the answer says what is wrong."""
         mlog.debug("HTTP request failed", extra={"peer": self._slot.peer}, exc_info=True)
 
     def _on_timeout(self) -> None:
-        extra = {"peer": self._slot.peer, "reason": "request timeout"}
+        self._abort_for("request timeout")
+
+    def _on_lost(self) -> None:
+        self._abort_for(CloseReason.TOO_MUCH_BUFFERED)
+
+    def _abort_for(self, reason: str) -> None:
+        extra = {"peer": self._slot.peer, "reason": reason}
         mlog.warning("closing HTTP connection", extra=extra)
         self._abort()
 

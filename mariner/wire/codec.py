@@ -27,6 +27,7 @@ import msgspec
 
 from eventer_bridge import limits as core_limits
 from eventer_bridge import payloads
+from eventer_bridge.errors import InvalidSubscriptionError
 from eventer_bridge.model import (
     INT64_MAX,
     INT64_MIN,
@@ -50,12 +51,14 @@ from eventer_bridge.packed import (
     pack,
 )
 from eventer_bridge.slices import Steps, cut_in_steps, event_parts
+from eventer_bridge.subscription import check_query_types
 from mariner import limits
 from mariner.errors import ContractError
 from mariner.wire import contract, lenient
 from mariner.wire import wire_types as wire
 from mariner.wire.messages import (
     EventsMsg,
+    InitReq,
     InitRes,
     Message,
     QueryReq,
@@ -192,10 +195,15 @@ def _checked(decoded: wire.WireMessage, message: bytes) -> Message:
     match decoded:
         case RegisterReq():
             _check_payloads(decoded)
+        case InitReq():
+            _check_types(decoded.subscriptions, "/subscriptions", "init_req")
         case wire.WireQueryReq():
             # may have additional properties
             check_depth(message)
-            return QueryReq(decoded.query_id, _query_params(_decode_query(message)))
+            query = _decode_query(message)
+            if not isinstance(query, wire.ServerProperties) and query.event_types:
+                _check_types(query.event_types, "/event_types", "query_req")
+            return QueryReq(decoded.query_id, _query_params(query))
         case wire.WireInitRes():
             return _init_res(decoded)
         case wire.WireRegisterRes():
@@ -203,6 +211,13 @@ def _checked(decoded: wire.WireMessage, message: bytes) -> Message:
         case EventsMsg() | QueryRes():
             _check_received(decoded.events)
     return decoded
+
+
+def _check_types(query_types: Sequence[EventType], pointer: str, msg_type: str) -> None:
+    try:
+        check_query_types(query_types)
+    except InvalidSubscriptionError as e:
+        raise ContractError(str(e), pointer=pointer, msg_type=msg_type) from None
 
 
 def check_depth(data: bytes) -> None:

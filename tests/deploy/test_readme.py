@@ -33,7 +33,9 @@ WORDS = " ".join(README.split())
         f" number has at most {limits.MAX_NUMBER_DIGITS:,} digits in a row",
         f"turns of at most {net_limits.TURN_MESSAGES} messages or"
         f" {net_limits.TURN_S * 1_000:.0f} ms",
-        f"at most {net_limits.MAX_BUFFERED_BYTES >> 20} MiB together",
+        f"takes at most {limits.MAX_MEMORY_BYTES >> 20} MiB together",
+        f"A query, or a subscription, has at most {limits.MAX_SUBSCRIPTION_TYPES:,} types, and all"
+        f" connections of a client subscribe to {limits.MAX_CLIENT_SUBSCRIPTIONS:,}",
         f"{net_limits.MAX_NEW_CONNECTIONS:,} before `init`"
         f" ({net_limits.MAX_NEW_CONNECTIONS_PER_ADDRESS} per address) and"
         f" {net_limits.MAX_CONNECTIONS:,} after it ({net_limits.MAX_CONNECTIONS_PER_ADDRESS:,} per"
@@ -56,6 +58,9 @@ def test_defaults_of_the_schema_are_those_of_the_code() -> None:
         limits.MAX_CLIENT_EVENT_TYPES: (
             schema["$defs"]["quota"]["properties"]["max_event_types"],
             core["rsb"]["properties"]["max_event_types"],
+        ),
+        limits.MAX_CLIENT_SUBSCRIPTIONS: (
+            schema["$defs"]["quota"]["properties"]["max_subscriptions"],
         ),
         limits.REQUEST_KEYS: (schema["$defs"]["request_keys"]["properties"]["max_entries"],),
         limits.REQUEST_KEYS_S: (schema["$defs"]["request_keys"]["properties"]["duration"],),

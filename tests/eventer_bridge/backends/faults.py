@@ -125,8 +125,10 @@ def held_sync() -> Iterator[threading.Semaphore]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Store, "ext_sync", ext_held)
-        yield may_sync
-        may_sync.release(1000)
+        try:
+            yield may_sync
+        finally:
+            may_sync.release(1000)
 
 
 async def being_synced(backend: object) -> None:

@@ -285,7 +285,7 @@ async def test_who_is_closed_by_what_it_is_sent_last_is_closed_once(
         peer = await it.hello()
         peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
         [client] = it.listener.streams
-        client.slot.buffer._buffers._max_bytes = 100_000
+        client.slot.share._account.max_bytes = 100_000
         # it leaves by closing only
         monkeypatch.setattr(net_limits, "SEND_HIGH_WATER_BYTES", 1 << 30)
         client.write_unbounded([bytes(10_000_000)])

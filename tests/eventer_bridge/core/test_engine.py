@@ -207,7 +207,7 @@ async def test_an_observer_that_raises_costs_the_others_nothing(
         raise ZeroDivisionError
 
     for callback in (cannot_go_on, drained.set):
-        core.when_drained(callback)
+        core.wait_for_room("a", callback)
     async with asyncio.timeout(60):
         await asyncio.wait([i.committed for i in sessions])
         if n_events == 1:
@@ -244,7 +244,7 @@ async def test_a_full_engine_says_so_until_it_is_drained(
     drained = asyncio.Event()
     futures = [core.register(SOURCE, [register_event("a")]).committed for _ in range(6)]
     full = [core.is_full]
-    core.when_drained(drained.set)
+    core.wait_for_room("a", drained.set)
     assert not drained.is_set()
     await drained.wait()
     assert [*full, core.is_full] == [True, False]

@@ -535,6 +535,9 @@ class Gatherer:
         self.gathered = Gathered([*range(n_requests)], [*requests], n_requests)
         self.sessions: list[Session] = []
 
+    def wait_for_room(self) -> None:
+        raise AssertionError("the core is not full")
+
     def take_gathered(self) -> Gathered[int] | None:
         return self.gathered
 

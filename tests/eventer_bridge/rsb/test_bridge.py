@@ -337,7 +337,9 @@ async def test_while_the_core_is_full_nothing_is_read(monkeypatch: pytest.Monkey
         drained: list[Any] = []
         core = gateway.core
         monkeypatch.setattr(type(core), "is_full", True)
-        monkeypatch.setattr(type(core), "when_drained", lambda self, call: drained.append(call))
+        monkeypatch.setattr(
+            type(core), "wait_for_room", lambda self, owner, call: drained.append(call)
+        )
         peer.send(sample(1))
         await until(lambda: len(drained) == 1)
         large = [sample(i, "bytes", bytes(100_000)) for i in range(2, 102)]

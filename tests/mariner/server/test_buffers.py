@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import pytest
 
+from eventer_bridge import limits as core_limits
 from eventer_bridge.net import limits
 from mariner.gateway.gateway import Gateway
 from tests.support.inprocess import running_gateway
@@ -27,7 +28,7 @@ CORE: Final = {
 
 @pytest.fixture(autouse=True)
 def little(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "MAX_BUFFERED_BYTES", MAX_BYTES)
+    monkeypatch.setattr(core_limits, "MAX_MEMORY_BYTES", MAX_BYTES)
 
 
 def target(gateway: Gateway) -> Target:

@@ -46,6 +46,7 @@ class Limits:
     Attributes:
         ping_p99_s: of the observer's pings.
         query_p99_s: of the observer's small queries; None where they may wait: storage fails.
+        register_p99_s: of the observer's small registrations; None: they may wait.
         memory_bytes: that the process may take more than before.
         log_bytes: that may be written to the log.
         is_registering: whether all registrations of the observer must succeed.
@@ -56,6 +57,7 @@ class Limits:
 
     ping_p99_s: float = 0.050
     query_p99_s: float | None = 0.250
+    register_p99_s: float | None = None
     memory_bytes: int = 300 * BYTES_PER_MB
     log_bytes: int = BYTES_PER_MB
     is_registering: bool = True

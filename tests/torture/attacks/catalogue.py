@@ -2,7 +2,16 @@
 
 from typing import Final
 
-from tests.torture.attacks import eventer, logs, queries, registrations, rsb, shapes, strangers
+from tests.torture.attacks import (
+    eventer,
+    logs,
+    queries,
+    registrations,
+    rsb,
+    shapes,
+    strangers,
+    waiting,
+)
 
 ATTACKS: Final = {
     **strangers.ATTACKS,
@@ -12,4 +21,5 @@ ATTACKS: Final = {
     **shapes.ATTACKS,
     **eventer.ATTACKS,
     **rsb.ATTACKS,
+    **waiting.ATTACKS,
 }

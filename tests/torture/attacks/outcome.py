@@ -69,7 +69,11 @@ class Outcome:
 
 def slowness(limits: Limits, outcome: Outcome) -> Iterator[str]:
     """What took the honest client too long. How much that is also depends on the machine."""
-    for kind, limit_s in (("ping", limits.ping_p99_s), ("query", limits.query_p99_s)):
+    for kind, limit_s in (
+        ("ping", limits.ping_p99_s),
+        ("query", limits.query_p99_s),
+        ("register", limits.register_p99_s),
+    ):
         if limit_s is None:
             continue
         allowed_ms = max(limit_s * 1000, BASELINE_FACTOR * outcome.baseline.times(kind).p99_ms)

@@ -92,7 +92,7 @@ async def test_large_sessions_do_not_fill_the_engine(
         await handed_over(backend, n_asked + 2)
         assert (core.pending_events, core.is_full) == (2 * LARGE + 3, False)
         small = core.register(SOURCE, events_of(4))
-        core.when_drained(count)
+        core.wait_for_room("a", count)
         assert (core.pending_events, core.is_full) == (2 * LARGE + 7, True)
         await handed_over(backend, len(backend.asked))
         assert n_drained == n_times - 1
@@ -119,15 +119,19 @@ async def test_large_sessions_of_other_servers_do(
 async def test_payloads_fill_it_whatever_the_session(
     core: Engine, backend: SlowBackend, monkeypatch: pytest.MonkeyPatch, n_events: int
 ) -> None:
+    def allow(n_bytes: int) -> None:
+        core._max_pending_bytes = n_bytes
+        monkeypatch.setattr(limits, "MAX_LARGE_PENDING_BYTES", n_bytes)
+
     backend.is_slow = True
-    core._max_pending_bytes = 3 * n_events - 1
+    allow(3 * n_events - 1)
     session = core.register(SOURCE, events_of(n_events, 123))
     full = [core.is_full]
     await handed_over(backend, 1)
     backend.commits[0].set_result(None)
     await done(session)
     full.append(core.is_full)
-    core._max_pending_bytes = 3 * n_events
+    allow(3 * n_events)
     session = core.register(SOURCE, events_of(n_events, 123))
     assert [*full, core.is_full] == [True, False, False]
 
@@ -204,7 +208,9 @@ async def test_payloads_that_modules_add_make_a_session_large(
         assert backend.in_steps == in_steps
 
 
-async def test_what_modules_add_may_fill_the_engine(adding: Engine, backend: SlowBackend) -> None:
+async def test_what_modules_add_may_fill_the_engine(
+    adding: Engine, backend: SlowBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     full: list[bool] = []
 
     async def registered(*events: RegisterEvent) -> None:
@@ -238,9 +244,9 @@ async def test_what_modules_add_may_fill_the_engine(adding: Engine, backend: Slo
     assert full == [True, False]
     full.clear()
     # but its payloads do
-    adding._max_pending_bytes = 10 * len("null")
+    monkeypatch.setattr(limits, "MAX_LARGE_PENDING_BYTES", 10 * len("null"))
     await registered(large)
-    adding._max_pending_bytes += 1
+    monkeypatch.setattr(limits, "MAX_LARGE_PENDING_BYTES", 11 * len("null"))
     await registered(large)
     assert full == [True, False, False, False]
 
