@@ -6,6 +6,7 @@ It is optional: where it cannot be compiled, a warning says so, and the wheel is
 import shutil
 import sys
 import sysconfig
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -20,28 +21,52 @@ MODULE: Final = "eventer_bridge.packed._packed"
 # as Python itself is compiled: signed integers wrap, and objects are seen through several types;
 # but without what a debugger needs, which is nine tenths of the module
 FLAGS: Final = ("-fwrapv", "-fno-strict-aliasing", "-g0")
+# of gcc and clang: a mistake in the module ends the process, where it might be used for an attack
+HARDENING: Final = ("-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2", "-fstack-protector-strong")
+LINK_HARDENING: Final = ("-Wl,-z,now",)
 
 
-def compile_module(source: Path, folder: Path) -> Path:
+def compile_module(
+    source: Path, folder: Path, flags: Sequence[str] = (), link_flags: Sequence[str] = ()
+) -> Path:
     """Compile a ``.pyx`` file.
 
     Args:
         source: the file.
         folder: where everything goes that is made on the way.
+        flags: for the compiler, besides :data:`FLAGS`.
+        link_flags: for the linker.
 
     Returns:
         The extension module, in the folder.
 
     Raises:
-        Exception: of Cython or setuptools: the file is wrong, or there is no compiler.
+        Exception: of Cython or setuptools: the file is wrong, there is no compiler, or it lacks a
+            flag.
     """
-    extension = Extension(MODULE, [str(source)], extra_compile_args=[*FLAGS])
-    extensions = cythonize([extension], build_dir=folder, language_level=3, force=True, quiet=True)
-    command = build_ext(Distribution({"ext_modules": extensions}))
+    extension = Extension(MODULE, [str(source)])
+    [made] = cythonize([extension], build_dir=folder, language_level=3, force=True, quiet=True)
+    # only now: Cython remembers the flags of an extension for the next one of the same source
+    made.extra_compile_args, made.extra_link_args = [*FLAGS, *flags], [*link_flags]
+    command = build_ext(Distribution({"ext_modules": [made]}))
     command.build_lib = command.build_temp = str(folder)
     command.ensure_finalized()
     command.run()
     return Path(command.get_ext_fullpath(MODULE))
+
+
+def compile_hardened(source: Path, folder: Path) -> Path:
+    """As :func:`compile_module`; with the flags of hardening, unless the compiler lacks one."""
+    try:
+        return compile_module(source, folder, HARDENING, LINK_HARDENING)
+    except Exception as error:  # whatever it is, it may work without
+        made = compile_module(source, folder)
+        print(f"warning: eventer_bridge.packed is not hardened: {_reason(error)}", file=sys.stderr)
+        return made
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 class CompiledModule(BuildHookInterface[BuilderConfig]):
@@ -55,11 +80,10 @@ class CompiledModule(BuildHookInterface[BuilderConfig]):
         if version == "editable":
             compiled.unlink(missing_ok=True)  # of an older source
         try:
-            made = compile_module(source, Path(self._folder.name))
+            made = compile_hardened(source, Path(self._folder.name))
         except Exception as error:  # whatever it is, the gateway works without
-            reason = " ".join(str(error).split()) or type(error).__name__
-            text = f"eventer_bridge.packed is not compiled: {reason}: registrations are slower"
-            print(f"warning: {text}", file=sys.stderr)
+            text = f"not compiled: {_reason(error)}: registrations are slower"
+            print(f"warning: eventer_bridge.packed is {text}", file=sys.stderr)
             return
         if version == "editable":
             shutil.copy(made, compiled)

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import struct
 import subprocess
 import sys
 import sysconfig
@@ -15,6 +16,9 @@ from tests.support.wheel import QUICKLY, build, copy_source
 
 FOLDER = Path("eventer_bridge", "packed")
 COMPILED = str(FOLDER / f"_packed{sysconfig.get_config_var('EXT_SUFFIX')}")
+DYNAMIC_SECTION = 6  # ELF: numbers of a kind of section, and of entries in it
+FLAGS, FLAGS_1 = 30, 0x6FFFFFFB
+BIND_NOW, NOW = 8, 1
 FALSE = shutil.which("false") or "false"
 IMPORT = "from eventer_bridge import packed; print(packed.IS_COMPILED, packed.__file__)"
 
@@ -86,6 +90,21 @@ def warnings(output: str) -> list[str]:
     return [line for line in output.splitlines() if "eventer_bridge.packed is not compiled" in line]
 
 
+def is_bound_at_once(module: Path) -> bool:
+    """Whether an ELF file has the linker's flag of ``-z now``."""
+    data = module.read_bytes()
+    assert data[:6] == b"\x7fELF\2\1", "not of 64 bits, little-endian"
+    [sections] = struct.unpack_from("<Q", data, 40)
+    entry_bytes, n_sections = struct.unpack_from("<HH", data, 58)
+    for i in range(n_sections):
+        at = sections + i * entry_bytes
+        if struct.unpack_from("<I", data, at + 4) == (DYNAMIC_SECTION,):
+            begin, size = struct.unpack_from("<QQ", data, at + 24)
+            found = dict(struct.iter_unpack("<QQ", data[begin : begin + size]))
+            return bool(found.get(FLAGS, 0) & BIND_NOW or found.get(FLAGS_1, 0) & NOW)
+    return False
+
+
 @needs_compiler
 def test_a_wheel_has_the_compiled_module(source: Path) -> None:
     wheel, output = build(source, "wheel")
@@ -104,8 +123,28 @@ def test_without_a_compiler_a_wheel_is_pure(source: Path) -> None:
 
 @needs_compiler
 def test_an_editable_install_compiles_in_place(source: Path) -> None:
-    assert not warnings(build_editable(source))
+    output = build_editable(source)
+    assert not warnings(output)
+    assert "not hardened" not in output
     assert made_in(source) == {COMPILED}
+    check_import(source, is_compiled=True)
+    if sys.platform == "linux" and struct.calcsize("P") == 8 and sys.byteorder == "little":
+        assert is_bound_at_once(source / COMPILED)
+        assert b"__stack_chk_fail" in (source / COMPILED).read_bytes()
+
+
+@needs_compiler
+@pytest.mark.parametrize("flag", ["-fstack-protector-strong", "-Wl,-z,now"])
+def test_a_compiler_that_lacks_a_flag_builds_without(source: Path, flag: str) -> None:
+    compiler = source.parent / "compiler"
+    command = os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc"
+    compiler.write_text(
+        f'#!/bin/sh\ncase " $* " in *" {flag} "*) exit 1;; esac\nexec {command} "$@"\n'
+    )
+    compiler.chmod(0o755)
+    output = build_editable(source, CC=str(compiler))
+    assert not warnings(output)
+    assert f"warning: eventer_bridge.packed is not hardened: " in output
     check_import(source, is_compiled=True)
 
 
