@@ -144,7 +144,7 @@ def test_a_compiler_that_lacks_a_flag_builds_without(source: Path, flag: str) ->
     compiler.chmod(0o755)
     output = build_editable(source, CC=str(compiler))
     assert not warnings(output)
-    assert f"warning: eventer_bridge.packed is not hardened: " in output
+    assert "warning: eventer_bridge.packed is not hardened: " in output
     check_import(source, is_compiled=True)
 
 

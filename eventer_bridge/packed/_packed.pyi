@@ -122,6 +122,9 @@ class PackedRows:
 
         Returns:
             None: nothing was changed, because the order of a type ends, or is not known.
+
+        Raises:
+            RuntimeError: what these rows call stages or puts them.
         """
 
     def put(
@@ -131,6 +134,9 @@ class PackedRows:
 
         Returns:
             Of each type its id and its last row.
+
+        Raises:
+            RuntimeError: ``put`` stages or puts these rows; they stay, as whenever it raises.
         """
 
 def pack(
@@ -238,7 +244,7 @@ def stored_events(
     """Events from their rows in ``event``.
 
     Args:
-        rows: keys and values; not to be changed any more.
+        rows: keys and values.
         names: types by id.
         encode_type: encodes a type as JSON.
         decode: decodes rows, given the types.
@@ -248,6 +254,8 @@ def stored_events(
 
     Raises:
         KeyError: there is no such type.
+        TypeError: a row is not a tuple, or one of its two parts is not ``bytes``.
+        ValueError: a row has not two parts.
     """
 
 def encode_stored(events: StoredEvents, before: bytes, behind: bytes) -> bytes:

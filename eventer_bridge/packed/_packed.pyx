@@ -1,4 +1,4 @@
-# cython: language_level=3, wraparound=False, boundscheck=False, cdivision=True
+# cython: language_level=3, wraparound=False, boundscheck=False, cdivision=True, auto_pickle=False
 """See ``eventer_bridge.packed``. Here is what all of it is about; the rest is included:
 
 - ``json.pxi``: reading requests of Mariner, and writing its answers;
@@ -7,9 +7,11 @@
 - ``stored.pxi``: reading these, and writing them as JSON.
 
 Requests are a peer's: wrong, or made to do harm. How that cannot read or write anything else is said
-in each of these files.
+in each of these files. Neither can callbacks, whatever they return or change: None, which Cython
+takes for any type, is refused (``<bytes?>``), and lists that they could change are copied.
 """
 
+cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_GetItem
 from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
@@ -20,6 +22,16 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport qsort
 from libc.string cimport memcmp, memcpy, memmove, strncmp
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
+
+
+cdef extern from *:
+    """
+    #ifndef HAS_SPARE
+    #define HAS_SPARE 1
+    #endif
+    """
+    # 0: memory is as large as was counted, so that a sanitizer notices what is beyond
+    const bint HAS_SPARE
 
 
 cdef enum:
@@ -53,6 +65,7 @@ ctypedef struct Record:
     uint32_t payload_end
 
 
+@cython.final
 cdef class KnownType:
     cdef readonly object type
     cdef readonly bytes type_id
@@ -70,6 +83,7 @@ cdef class KnownType:
     cdef size_t n_bytes
 
 
+@cython.final
 cdef class KnownTypes:
     """See the stub."""
 
@@ -107,7 +121,8 @@ cdef class KnownTypes:
         if known is None:
             return None
         cdef KnownType entry = KnownType.__new__(KnownType)
-        entry.type, entry.type_id, entry.json = known
+        entry.type, type_id, json = known
+        entry.type_id, entry.json = <bytes?>type_id, <bytes?>json
         if PyBytes_GET_SIZE(entry.type_id) != TYPE_BYTES:
             raise ValueError("type_id")
         entry.text = text
@@ -124,6 +139,7 @@ cdef class KnownTypes:
         return entry
 
 
+@cython.final
 cdef class Packed:
     """See the stub."""
 
@@ -165,7 +181,7 @@ cdef class Packed:
 
     @property
     def is_valid(self):
-        return self._epoch == self._types.epoch
+        return self._types is not None and self._epoch == self._types.epoch
 
     @property
     def events(self):
@@ -191,7 +207,7 @@ cdef class Packed:
         cdef Py_ssize_t capacity
         cdef void* records
         if self._size == self._capacity:
-            capacity = 2 * self._capacity or FIRST_EVENTS
+            capacity = 2 * self._capacity or FIRST_EVENTS if HAS_SPARE else self._size + 1
             records = PyMem_Realloc(self._records, capacity * sizeof(Record))
             if records is NULL:
                 raise MemoryError

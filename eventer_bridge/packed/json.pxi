@@ -526,6 +526,8 @@ def content(Packed packed not None):
 
 def encode_events(Packed packed not None, list indices=None):
     """See the stub."""
+    if indices is not None:
+        indices = list(indices)  # which ``__index__`` of one of them could change
     cdef char* begin = <char*>PyMem_Malloc(_most_bytes(packed))
     if begin is NULL:
         raise MemoryError

@@ -47,6 +47,7 @@ cdef int _compare(const void* a, const void* b) noexcept nogil:
 cdef uint64_t _turn = 0
 
 
+@cython.final
 cdef class PackedRows:
     """See the stub."""
 
@@ -55,6 +56,7 @@ cdef class PackedRows:
     cdef Row* _rows
     cdef Py_ssize_t _n_rows, _rows_capacity
     cdef Order _order
+    cdef bint _is_busy
 
     def __init__(self, long max_passed_events, size_t max_value_bytes):
         self._order.max_passed_events = max_passed_events
@@ -70,15 +72,17 @@ cdef class PackedRows:
     cdef int _reserve(self, size_t n_bytes, Py_ssize_t n_rows) except -1:
         cdef size_t capacity = self._size + n_bytes
         cdef void* memory
-        if capacity > self._capacity:
-            capacity += capacity // 2 + 4096
+        if capacity > self._capacity or not HAS_SPARE:
+            if HAS_SPARE:
+                capacity += capacity // 2 + 4096
             memory = PyMem_Realloc(self._data, capacity)
             if memory is NULL:
                 raise MemoryError
             self._data, self._capacity = <uint8_t*>memory, capacity
         n_rows += self._n_rows
-        if n_rows > self._rows_capacity:
-            n_rows += n_rows // 2 + 64
+        if n_rows > self._rows_capacity or not HAS_SPARE:
+            if HAS_SPARE:
+                n_rows += n_rows // 2 + 64
             memory = PyMem_Realloc(self._rows, n_rows * sizeof(Row))
             if memory is NULL:
                 raise MemoryError
@@ -97,8 +101,41 @@ cdef class PackedRows:
         bint is_counted,
     ):
         """See the stub."""
+        self._enter()
+        try:
+            return self._stage([*requests], server, first_session, s, us, last, ends, is_counted)
+        finally:
+            self._is_busy = False
+
+    def put(self, put, family):
+        """See the stub."""
+        self._enter()
+        try:
+            return self._put(put, family)
+        finally:
+            self._is_busy = False
+
+    cdef int _enter(self) except -1:
+        """Begin what holds pointers into the rows, which nothing called by it may move."""
+        if self._is_busy:
+            raise RuntimeError("these rows are being staged or put")
+        self._is_busy = True
+        return 0
+
+    cdef object _stage(
+        self,
+        list requests,
+        int64_t server,
+        int64_t first_session,
+        int64_t s,
+        uint32_t us,
+        dict last,
+        dict ends,
+        bint is_counted,
+    ):
         global _turn
         _turn += 1
+        cdef uint64_t turn = _turn
         cdef uint8_t origin[ORIGIN_BYTES]
         cdef uint8_t session[INT_BYTES]
         cdef uint8_t source[TIMESTAMP_BYTES]
@@ -124,7 +161,7 @@ cdef class PackedRows:
             for i in range(packed._size):
                 record = &packed._records[i]
                 known = <KnownType>record.type
-                if known.turn != _turn and not self._begin(known, touched, last, ends):
+                if known.turn != turn and not self._begin(known, turn, touched, last, ends):
                     return None
                 known = <KnownType>known.first
                 p = self._data + size
@@ -168,14 +205,24 @@ cdef class PackedRows:
         self._reserve(n_bytes + n_events * (KEY_BYTES + 1 + TIMESTAMP_BYTES), n_events)
         return n_events
 
-    cdef bint _begin(self, KnownType known, dict touched, dict last, dict ends) except -1:
-        """Load the order of a type; False: it ends, or begins, now."""
-        known.turn = _turn
+    cdef bint _begin(
+        self, KnownType known, uint64_t turn, dict touched, dict last, dict ends
+    ) except -1:
+        """Begin with a type in this call; False: its order ends, or begins, now."""
         # the same type may have come as another text, or before the table was emptied
+        cdef Py_ssize_t n_touched = len(touched)
         cdef KnownType first = touched.setdefault(known.type_id, known)
-        known.first = <PyObject*>first
-        if first is not known:
-            return True
+        if first is known:
+            if len(touched) == n_touched:
+                raise RuntimeError("a type of these rows was staged in others meanwhile")
+            if not self._load(known, last, ends):
+                return False
+        # last, because comparing keys of ``last`` and ``ends`` may have called anything
+        known.turn, known.first = turn, <PyObject*>first
+        return True
+
+    cdef bint _load(self, KnownType known, dict last, dict ends) except -1:
+        """Load the order of a type; False: it ends, or begins, now."""
         known.n_events = 0
         known.n_bytes = 0
         known.is_ended = known.type_id in ends
@@ -184,8 +231,8 @@ cdef class PackedRows:
         place = last.get(known.type_id)
         if place is None:
             return False
-        cdef bytes source, position
-        source, position, known.n_passed = place
+        of_source, of_position, known.n_passed = place
+        cdef bytes source = <bytes?>of_source, position = <bytes?>of_position
         known.is_new = not source
         if PyBytes_GET_SIZE(source) != TIMESTAMP_BYTES:
             if PyBytes_GET_SIZE(source):
@@ -197,8 +244,7 @@ cdef class PackedRows:
         memcpy(known.last_position, PyBytes_AS_STRING(position), POSITION_BYTES)
         return True
 
-    def put(self, put, family):
-        """See the stub."""
+    cdef list _put(self, put, family):
         cdef Py_ssize_t i, n = self._n_rows
         cdef const uint8_t* p
         cdef bytes key = None, value = None

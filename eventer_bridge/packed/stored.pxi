@@ -49,12 +49,13 @@ def read_rows(
 
 cdef bint _is_plain(const uint8_t* value, Py_ssize_t size) noexcept nogil:
     """Whether it is the value of an event with a JSON payload, or with none."""
-    if size < 1 or value[0] & ~(JSON_FLAG | SOURCE_FLAG | INDEXED_FLAG):
+    if not 1 <= size <= MAX_MESSAGE_BYTES or value[0] & ~(JSON_FLAG | SOURCE_FLAG | INDEXED_FLAG):
         return False
     cdef Py_ssize_t n_head = 1 + (TIMESTAMP_BYTES if value[0] & SOURCE_FLAG else 0)
     return size > n_head if value[0] & JSON_FLAG else size == n_head
 
 
+@cython.final
 cdef class StoredEvents:
     """See the stub."""
 
@@ -86,22 +87,25 @@ cdef class StoredEvents:
     @property
     def events(self):
         if self._events is None:
-            self._events = self._decode(self._rows, self._names)
+            self._events = self._decode([*self._rows], self._names)
         return self._events
 
 
 def stored_events(list rows not None, dict names not None, encode_type, decode):
     """See the stub."""
+    rows = [*rows]  # ``encode_type`` could change it
     cdef list types = []
     cdef bytes key, value, last = b"", json = b""
     for row in rows:
-        key, value = row
+        if len(<tuple?>row) != 2:
+            raise ValueError("a row is a key and a value")
+        key, value = <bytes?>(<tuple>row)[0], <bytes?>(<tuple>row)[1]
         if PyBytes_GET_SIZE(key) != KEY_BYTES:
             return None
         if not _is_plain(<const uint8_t*>PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value)):
             return None
         if not last or memcmp(PyBytes_AS_STRING(key), PyBytes_AS_STRING(last), TYPE_BYTES) != 0:
-            json = encode_type(names[key[:TYPE_BYTES]])
+            json = <bytes?>encode_type(names[key[:TYPE_BYTES]])
             last = key
         types.append(json)
     cdef StoredEvents events = StoredEvents.__new__(StoredEvents)
