@@ -1,6 +1,7 @@
 """Inputs that are looked for by what they reach in our code (atheris, libFuzzer).
 
-Chatter's streams, envelopes and conversations, and Eventer's messages: see ``fuzz_targets``.
+Chatter's streams, envelopes and conversations, Eventer's messages, and what the compiled module
+makes of requests and rows: see ``fuzz_targets``.
 No input may raise what it should not, take seconds, or a gigabyte of memory.
 """
 

@@ -9,7 +9,7 @@ import atheris
 def main() -> None:
     """Fuzz a function of bytes until an input makes it fail, or the time is over."""
     module, _, function = sys.argv.pop(1).partition(":")
-    with atheris.instrument_imports(include=["eventer_bridge"]):
+    with atheris.instrument_imports(include=["eventer_bridge", "mariner.wire"]):
         target = getattr(importlib.import_module(module), function)
     atheris.Setup(sys.argv, target)
     atheris.Fuzz()

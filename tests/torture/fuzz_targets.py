@@ -1,8 +1,10 @@
 """What is fuzzed: each takes any bytes, and raises if something is not as it must be."""
 
+import random
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
+from eventer_bridge import packed
 from eventer_bridge.chatter.codec import Dialect, encode
 from eventer_bridge.chatter.protocol import ChatterProtocol, Message
 from eventer_bridge.errors import RemoteProtocolError
@@ -13,6 +15,7 @@ from tests.eventer_bridge.chatter.test_codec import check_as_hat_sbs
 from tests.eventer_bridge.eventer.differential import judge
 from tests.eventer_bridge.eventer.message_generator import NAMES, MessageGenerator
 from tests.eventer_bridge.eventer.samples import SAMPLES
+from tests.eventer_bridge.packed import oracle
 
 MAX_BYTES: Final = 4_096
 """Of an input."""
@@ -100,11 +103,33 @@ def _conversation_seeds() -> Iterator[bytes]:
         yield bytes((number * 37 + i * 11) % 256 for i in range(40))
 
 
+def inputs(target: Target, number: int, chance: random.Random) -> Iterator[bytes]:
+    """The seeds of a target, and so many inputs that are like them."""
+    seeds = list(target.seeds())
+    yield from seeds
+    for _ in range(number):
+        data = bytearray(chance.choice(seeds))
+        for _ in range(chance.randrange(1, 4)):
+            begin = chance.randrange(len(data) + 1)
+            piece = chance.choice((chance.randbytes(chance.randrange(3)), chance.choice(seeds)))
+            data[begin : begin + chance.randrange(3)] = piece
+        yield bytes(data)
+
+
+PACKED: Final[Mapping[str, Target]] = {
+    "packed-json": Target(oracle.json_request, oracle.json_seeds),
+    "packed-sbs": Target(oracle.sbs_request, oracle.sbs_seeds),
+    "packed-several": Target(oracle.several_requests, oracle.several_seeds),
+    "packed-stored": Target(oracle.stored_rows, oracle.stored_seeds),
+}
+"""Of the compiled module."""
+
 TARGETS: Final[Mapping[str, Target]] = {
     "stream": Target(stream, _stream_seeds),
     "envelope": Target(envelope, _envelope_seeds),
     "conversations": Target(conversation_oracle.check, _conversation_seeds),
     "eventer": Target(eventer, _eventer_seeds),
+    **(PACKED if packed.IS_COMPILED else {}),
 }
 
 assert all(len(seed) <= MAX_BYTES for target in TARGETS.values() for seed in target.seeds())

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.torture import fuzz
-from tests.torture.fuzz_targets import TARGETS, Target
+from tests.torture.fuzz_targets import TARGETS, Target, inputs
 from tests.torture.ledger import ViolationError
 from tests.torture.report import no_progress
 
@@ -36,17 +36,9 @@ def grows(data: bytes) -> None:
 
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 def test_seeds_and_what_is_like_them(target: Target) -> None:
-    seeds, chance = list(target.seeds()), random.Random(7)
-    assert len(seeds) > 3
-    for seed in seeds:
-        target.run(seed)
-    for _ in range(2_000):
-        data = bytearray(chance.choice(seeds))
-        for _ in range(chance.randrange(1, 4)):
-            begin = chance.randrange(len(data) + 1)
-            piece = chance.choice((chance.randbytes(chance.randrange(3)), chance.choice(seeds)))
-            data[begin : begin + chance.randrange(3)] = piece
-        target.run(bytes(data))
+    assert len(list(target.seeds())) > 3
+    for data in inputs(target, 2_000, random.Random(7)):
+        target.run(data)
 
 
 @needs_atheris
