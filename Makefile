@@ -75,7 +75,7 @@ bench-slow: $(READY)  ## measure ten million events, Spark, RSB, relays
 torture: $(READY)  ## kill -9, full disks, failing syncs, damaged files, clocks back, cut connections; random steps; fuzzing; attacks
 	-$(PIP_INSTALL) --only-binary atheris -e '.[torture]'
 	$(BIN)/python -m tests.torture
-	$(PYTEST) -m slow
+	SANITIZED_INPUTS=50_000 $(PYTEST) -m slow
 	EXAMPLES=200 $(BIN)/python -m pytest -q tests/eventer_bridge/backends/test_stateful.py
 	EXAMPLES=500 $(BIN)/python -m pytest -q -o timeout=3600 -m hypothesis tests/eventer_bridge tests/mariner
 	SPARK_EXAMPLES=20 $(BIN)/python -m pytest -q tests/spark/source tests/spark/reports

@@ -244,7 +244,8 @@ class _Iterator:
     def next(self) -> None:
         self._row = next(self._rows, (None, None))
 
-    prev = next
+    def prev(self) -> None:
+        self.next()
 
     def key(self) -> bytes | None:
         return self._row[0]

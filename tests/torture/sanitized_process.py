@@ -1,0 +1,64 @@
+"""``python -m tests.torture.sanitized_process MODULE INPUTS SEED``: the compiled module under test.
+
+A file that was compiled in another way takes the place of ``eventer_bridge.packed._packed``.
+"""
+
+import random
+import sys
+from importlib.machinery import ExtensionFileLoader
+from importlib.util import module_from_spec, spec_from_file_location
+
+import pytest
+
+NAME = "eventer_bridge.packed._packed"
+
+
+def use(path: str) -> None:
+    """Have everything that is imported later use this file."""
+    loader = ExtensionFileLoader(NAME, path)
+    spec = spec_from_file_location(NAME, path, loader=loader)
+    assert spec is not None
+    sys.modules[NAME] = module_from_spec(spec)
+    loader.exec_module(sys.modules[NAME])
+
+
+def run_tests() -> None:
+    """Run the tests of the module, but for those with a whole gateway, which take minutes."""
+    # a handler of signals would hide what a sanitizer tells
+    options = "-q", "-x", "-p", "no:cacheprovider", "-p", "no:faulthandler", "-p", "no:xdist"
+    folder = "tests/eventer_bridge/packed"
+    code = pytest.main([*options, folder, f"--ignore={folder}/test_gateway.py"])
+    if code != pytest.ExitCode.OK:
+        sys.exit(f"the tests failed: {code}")
+
+
+def run_inputs(number: int, seed: int) -> None:
+    """Try so many inputs of each fuzz target."""
+    from tests.torture.fuzz_targets import PACKED, inputs
+
+    for name, target in PACKED.items():
+        n_run = 0
+        for data in inputs(target, number, random.Random(seed)):
+            try:
+                target.run(data)
+            except Exception:
+                print(f"{name}: {data!r}", file=sys.stderr)
+                raise
+            n_run += 1
+        print(f"{name}: {n_run} inputs")
+
+
+def main() -> None:
+    """Run what is wanted with the module."""
+    path, number, seed = sys.argv[1:]
+    use(path)
+    from eventer_bridge import packed
+
+    assert packed.IS_COMPILED
+    assert sys.modules[packed.pack.__module__].__file__ == path
+    run_tests()
+    run_inputs(int(number), int(seed))
+
+
+if __name__ == "__main__":
+    main()
