@@ -24,6 +24,9 @@ _MAX_FRAME_BYTES: Final = 1_024
 _MAX_FIRST_FRAME_BYTES: Final = 256
 _GENERATED: Final = 200
 
+CUT_OFF: Final = 0.3
+"""How often an input ends early."""
+
 
 class Target(NamedTuple):
     """One thing that is fuzzed.
@@ -113,6 +116,8 @@ def inputs(target: Target, number: int, chance: random.Random) -> Iterator[bytes
             begin = chance.randrange(len(data) + 1)
             piece = chance.choice((chance.randbytes(chance.randrange(3)), chance.choice(seeds)))
             data[begin : begin + chance.randrange(3)] = piece
+        if chance.random() < CUT_OFF:
+            del data[chance.randrange(len(data) + 1) :]
         yield bytes(data)
 
 

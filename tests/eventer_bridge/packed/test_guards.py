@@ -6,6 +6,7 @@ Where there is a sanitizer build (``tests/torture/test_sanitized.py``), that not
 import copy
 import pickle
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final
 
 import pytest
@@ -93,7 +94,7 @@ def test_requests_that_grow_while_they_are_staged() -> None:
     [type_id] = types.ids.values()
     for grown in ([large] * 99, [None]):
         wanted: Any = [*requests]
-        staged = stage(rows, wanted, {type_id: Place(lambda i=grown, to=wanted: to.extend(i))})
+        staged = stage(rows, wanted, {type_id: Place(partial(wanted.extend, grown))})
         assert len(wanted) > 1
         assert staged is not None
         assert staged[-1] == [(type_id, 1, 16)]
@@ -207,7 +208,8 @@ def test_rows_that_grow_or_change() -> None:
     events = packed.stored_events(rows, NAMES, encode_type, decode)
     for _ in range(2):
         assert encode_stored(events) == wanted
-        assert events == keys.decode_events([ROW] * 3, NAMES)
+        same: object = keys.decode_events([ROW] * 3, NAMES)
+        assert events == same
         change()
 
 
