@@ -24,10 +24,10 @@ def use(path: str) -> None:
 
 def run_tests() -> None:
     """Run the tests of the module, but for those with a whole gateway, which take minutes."""
-    # a handler of signals would hide what a sanitizer tells
-    options = "-q", "-x", "-p", "no:cacheprovider", "-p", "no:faulthandler", "-p", "no:xdist"
+    # handling signals or capturing file descriptors would hide what a sanitizer tells
+    off = [f"-pno:{name}" for name in ("cacheprovider", "faulthandler", "xdist")]
     folder = "tests/eventer_bridge/packed"
-    code = pytest.main([*options, folder, f"--ignore={folder}/test_gateway.py"])
+    code = pytest.main(["-qx", "--capture=sys", *off, folder, f"--ignore={folder}/test_gateway.py"])
     if code != pytest.ExitCode.OK:
         sys.exit(f"the tests failed: {code}")
 

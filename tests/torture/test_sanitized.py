@@ -68,4 +68,4 @@ def test_no_memory_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         text=True,
         check=False,
     )
-    assert done.returncode == 0, f"seed {seed}: {done.stdout[-8_000:]}"
+    assert done.returncode == 0, f"seed {seed}: {done.stdout[-20_000:]}"
