@@ -288,26 +288,33 @@ def _decode_again(message: bytes, error: Exception) -> Message:
         try:
             plain = lenient.plain_message(message)
             return _checked(_decode_wire(plain), plain)
-        except msgspec.ValidationError:
-            if len(message) > limits.MAX_EXPLAINED_BYTES:
-                _refuse_unexplained(message, error)
-        value = _decode_any(message)
-        if explained := contract.explain(value):
-            _refuse(value, *explained)
-        raise ContractError(str(error))
+        except msgspec.ValidationError as e:
+            if len(message) <= limits.MAX_EXPLAINED_BYTES:
+                _refuse_explained(message)
+            _refuse_unexplained(message, e)
     except RecursionError:
         raise ContractError(_TOO_DEEP) from None
     except UnicodeDecodeError as e:
         raise ContractError(f"not UTF-8: {e.reason} at byte {e.start}") from None
-    except msgspec.ValidationError as e:  # JSON that Python cannot hold
+    except msgspec.ValidationError as e:  # it is no object
         raise ContractError(str(e)) from None
     except msgspec.DecodeError as e:
         reason = "lone surrogate" if _CUT_SURROGATE.search(message) else str(e)
         raise ContractError(f"not JSON: {reason}") from None
 
 
+def _refuse_explained(message: bytes) -> None:
+    """Refuse a message for the reason of the schema, if that has one."""
+    try:
+        value = _decode_any(message)
+    except msgspec.ValidationError:  # JSON that Python cannot hold
+        return
+    if explained := contract.explain(value):
+        _refuse(value, *explained)
+
+
 def _refuse_unexplained(message: bytes, error: Exception) -> NoReturn:
-    """Refuse a message that is too large to decode for the schema."""
+    """Refuse a message for the reason of typed decoding."""
     head = _decode_head(message)
     value = {
         key: _decode_any(raw)

@@ -9,6 +9,7 @@ other clients, which ``jsonschema`` would do for a minute. (Tests compare both.)
 """
 
 import functools
+from decimal import Decimal
 from typing import Any, Final
 
 import jsonschema_rs
@@ -40,6 +41,7 @@ _MAX_VALUE_CHARACTERS: Final = 60
 _JSON_TYPES: Final = {
     bool: "boolean",
     dict: "object",
+    Decimal: "number",
     float: "number",
     int: "integer",
     list: "array",
@@ -155,7 +157,7 @@ def _show(value: Any) -> str:
     kind = _JSON_TYPES.get(type(value), type(value).__name__)
     if isinstance(value, dict | list) or value is None:
         return kind
-    text = repr(value) if not isinstance(value, bool) else str(value).lower()
+    text = str(value).lower() if isinstance(value, bool | Decimal) else repr(value)
     if len(text) > _MAX_VALUE_CHARACTERS:
         text = f"{text[:_MAX_VALUE_CHARACTERS]}…"
     return f"{kind} {text}"

@@ -205,7 +205,9 @@ def _event(event: bytes, pointer: str) -> RegisterEvent:
     if len(event) <= limits.MAX_LENIENT_BYTES:
         try:
             return _decode_event(lenient.plain_register_event(msgspec.Raw(event)))
-        except msgspec.DecodeError:
+        except msgspec.ValidationError as e:
+            reason = str(e)
+        except msgspec.DecodeError:  # beyond what was refused first
             pass
     raise ContractError(reason[: limits.MAX_REASON_BYTES], pointer=pointer)
 

@@ -39,6 +39,7 @@ _NAMES: Final = (
     "data_type", "data", "server", "session", "instance", "schema", "x",
 )  # fmt: skip
 _KEY: Final = re.compile(r'"(\w+)": ')
+_INTEGER: Final = re.compile(r"(?<=: )(-?)([0-9]{1,30})(?=[,}])")
 MESSAGE_TYPES: Final = (
     "init_req",
     "init_res",
@@ -72,14 +73,14 @@ class MessageGenerator:
     def message(self) -> bytes:
         """Text of the next message, which may be anything."""
         value = self.valid()
-        if self._chance() < 0.1:
-            value = _with_floats(value)
         for payload in [i for i in _objects(value) if i.get("payload_type") == "json"]:
             if self._chance() < 0.3:
                 payload["data"] = self._extreme()
         while self._chance() < 0.6:
             value = self._changed(value)
         text = json.dumps(value, ensure_ascii=self._chance() < 0.5)
+        if self._chance() < 0.1:
+            text = _INTEGER.sub(self._written_otherwise, text)
         if self._chance() < 0.1:
             text = self._with_key_twice(text)
         # an unpaired surrogate must arrive as an escape, everything else may as it is
@@ -291,6 +292,24 @@ class MessageGenerator:
             container[key] = self._junk()
         return message
 
+    def _written_otherwise(self, integer: re.Match[str]) -> str:
+        """An integer with a point or an exponent, or a number very near to it."""
+        sign, digits = integer.groups()
+        n = len(digits)
+        nines = self._choose((5, 18, 4_000, 10**9, 10**18, 10**30))
+        return self._choose(
+            (
+                f"{sign}{digits}.0",
+                f"{sign}{digits}E+00",
+                f"{sign}{digits}00e-2",
+                f"{sign}0.000{digits}e{n + 3}",
+                f"{sign}{digits[0]}.{digits[1:]}0e{n - 1}",
+                f"{sign}{digits}.{'0' * self._random.randrange(30)}1",
+                f"{sign}{digits}5e-1",
+                f"{sign}{digits}e{self._choose('+-')}{nines}",
+            )
+        )
+
     def _with_key_twice(self, text: str) -> str:
         """The text with one more key, or the same, at the begin or end of one of its objects."""
         begins = [i for i, character in enumerate(text) if character in "{}"]
@@ -317,15 +336,6 @@ def _objects(value: Json) -> list[dict[str, Json]]:
     places: list[tuple[Json, Json]] = [([value], 0)]
     _find_places(value, places)
     return [i[key] for i, key in places if isinstance(i[key], dict)]
-
-
-def _with_floats(value: Json) -> Json:
-    """The value with ``1.0`` in place of ``1``."""
-    if isinstance(value, dict):
-        return {key: _with_floats(i) for key, i in value.items()}
-    if isinstance(value, list):
-        return [_with_floats(i) for i in value]
-    return float(value) if type(value) is int and abs(value) < 10**100 else value
 
 
 def _find_places(value: Json, places: list[tuple[Json, Json]]) -> None:

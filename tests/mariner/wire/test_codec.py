@@ -24,6 +24,7 @@ from eventer_bridge.model import (
     Timestamp,
 )
 from eventer_bridge.slices import at_once
+from mariner.errors import ContractError
 from mariner.wire import codec, contract
 from mariner.wire.messages import (
     EventsMsg,
@@ -225,6 +226,34 @@ async def test_golden_vectors_are_what_hat_mariner_writes() -> None:
 @pytest.mark.parametrize("number", ["12.0", "1.2e1", "120E-1", "0.12e+2", "12"])
 def test_integers_may_be_written_with_point_or_exponent(number: str) -> None:
     assert codec.decode(ping(number).encode()) == PingReq(12)
+
+
+@pytest.mark.parametrize(
+    ("number", "value"),
+    [
+        ("9007199254740993.0", 9007199254740993),
+        ("9007199254740993e0", 9007199254740993),
+        ("-90071992547409930e-1", -9007199254740993),
+        ("9223372036854775807.000", INT64_MAX),
+        ("-9.223372036854775808E+18", INT64_MIN),
+        ("0.0000000000000000001e19", 1),
+        ("-0.0", 0),
+        ("0e999999999999999999999", 0),
+        ("1" + "0" * 5_000 + "e-5000", 1),
+        ("1e" + "0" * 5_000 + "3", 1_000),
+    ],
+)
+def test_integers_are_exact_however_they_are_written(number: str, value: int) -> None:
+    assert codec.decode(ping(number).encode()) == PingReq(value)
+    event = f'{{"type":["a"],"source_timestamp":{{"s":{number},"us":1.0}},"payload":null}}'
+    wrong = '{"type":["a"],"source_timestamp":null}'
+    request = codec.decode(register(event, register_id=number).encode())
+    assert isinstance(request, RegisterReq)
+    assert request.register_id == value
+    assert request.register_events[-1].source_timestamp == Timestamp(value, 1)
+    with pytest.raises(ContractError) as e:
+        codec.decode(register(wrong, register_id=number).encode())
+    assert e.value.register_id == value  # also of what is refused
 
 
 def test_integers_with_a_point_in_every_place() -> None:

@@ -79,7 +79,7 @@ def refusal(message: bytes | str) -> ContractError:
             "ping_req: /ping_id: expected at least -9223372036854775808,"
             " got integer -9223372036854775809",
         ),
-        (ping("1" * 4301), "message: (root): Integer value out of range - at `$[...]`"),
+        (ping("1" * 4301), "ping_req: (root): Integer value out of range - at `$.ping_id`"),
         (ping("[" * 5000 + "]" * 5000), "message: (root): JSON is nested too deeply"),
         (
             ping("1", ',"x":' + "[" * 5000 + "]" * 5000),
@@ -160,6 +160,34 @@ def test_registration_that_can_be_answered(message: str, pointer: str, reason: s
     assert (error.msg_type, error.register_id) == ("register_req", 7)
 
 
+@pytest.mark.parametrize(
+    ("number", "reason"),
+    [
+        ("1.00000000000000000001", "expected integer, got number 1.00000000000000000001"),
+        ("9007199254740993.5", "expected integer, got number 9007199254740993.5"),
+        ("1e-999999999999999999999", "expected integer, got number 1e-9999"),
+        ("9223372036854775808.0", "expected at most 9223372036854775807, got integer 92233720"),
+        ("-9223372036854775809.0", "expected at least -9223372036854775808, got integer -92233"),
+        ("1e19", "expected at most 9223372036854775807, got number 1e+19"),
+        ("1e999999999", "expected at most 9223372036854775807, got number 1.797693134862315"),
+        ("-1e999999999999999999999", "expected at least -9223372036854775808, got number -1.79769"),
+        ("9" * 5_000, "Integer value out of range - at `$.register_events[1].source_timestamp.s`"),
+    ],
+)
+def test_what_is_no_integer_of_64_bits_is_refused(number: str, reason: str) -> None:
+    event = f'{{"type":["a"],"source_timestamp":{{"s":{number},"us":1.0}},"payload":null}}'
+    for more in ("", "," + ",".join([ODD] * 1_000)):  # too large to be shown to the schema
+        error = refusal(register(event + more))
+        assert error.register_id == 7
+        if more:
+            assert "register_events[1].source_timestamp.s`" in error.reason
+        elif error.pointer:
+            assert error.pointer == "/register_events/1/source_timestamp/s"
+            assert error.reason.startswith(reason)
+        else:
+            assert error.reason == reason
+
+
 @pytest.mark.parametrize("register_id", [INT64_MIN, INT64_MAX])
 def test_registration_of_any_identifier_can_be_answered(register_id: int) -> None:
     assert refusal(register("1", register_id=str(register_id))).register_id == register_id
@@ -229,6 +257,7 @@ def test_depth_and_digits_of_what_is_notified_are_not_bounded() -> None:
         assert bytes(payload.data) == data.encode()
 
 
+ODD = '{"type":["a"],"source_timestamp":{"s":1.0,"us":0},"payload":null}'
 DEEP = "[" * 513 + "]" * 513
 
 
@@ -259,7 +288,7 @@ def test_depth_is_bounded_wherever_it_is(message: str) -> None:
 
 
 def test_a_large_message_is_not_shown_to_the_schema(monkeypatch: pytest.MonkeyPatch) -> None:
-    many = ",".join(['{"type":["a"],"source_timestamp":{"s":1.0,"us":0},"payload":null}'] * 1000)
+    many = ",".join([ODD] * 1000)
     wrong = '{"type":["a"],"source_timestamp":{"s":"1","us":0},"payload":null}'
     assert len(many) > limits.MAX_EXPLAINED_BYTES
     monkeypatch.setattr(contract, "explain", lambda value: pytest.fail("was asked"))

@@ -14,6 +14,7 @@ from mariner.wire import codec, large
 from mariner.wire.messages import Message, QueryReq, RegisterReq
 
 EVENT = '{"type":["a","b"],"source_timestamp":{"s":1,"us":2},"payload":null}'
+NEAR = '{"type":["a","b"],"source_timestamp":{"s":1.0,"us":1.5},"payload":null}'
 ODD = '{"type":["a","b"],"source_timestamp":{"s":1.0,"us":2},"payload":null}'
 # contains what looks like the begin of an event
 NESTED = (
@@ -86,6 +87,11 @@ AT = f"/register_events/{N}"
     [
         (register(f"{MANY},{WRONG},{MANY}"), 7, f"{AT}: Expected `object | null`, got `int`"),
         (register(f"{MANY},{LONG_NUMBER}"), 7, f"{AT}/payload/data: a number of more than 1000"),
+        (
+            register(f"{MANY},{NEAR}"),
+            7,
+            f"{AT}: Expected `int`, got `float` - at `$.source_timestamp.us",
+        ),
         (register(f"{MANY},1,1,1,{MANY}"), 7, f"{AT}: Expected `object`, got `int`"),
         (register(",".join([EVENT] * 65_537)), 7, ": at most 65536 events are allowed"),
         (register(EVENT.replace("null", "[" + "1," * 1_000_001 + "1]")), 7, "0: more than 1000000"),
@@ -129,6 +135,7 @@ def test_payloads_are_deep_as_in_small_messages() -> None:
         register(MANY)[:-2],
         register('{"type":["' + "x" * 2_000_000 + '"],"payload":null}'),
         b'{"msg_type":"ping_req","ping_id":1.5,"x":"%b"}' % (b"x" * 900_000),
+        register(f"{MANY},{NEAR}"),
         b'{"msg_type":"ping_req","ping_id":1,"x":"%b"}' % (b"x" * 9_000_000),
     ],
 )
