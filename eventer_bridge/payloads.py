@@ -108,7 +108,7 @@ def exceeded(data: bytes) -> str | None:
     may_be_long = _has_digit_block(data, 0, len(data))
     if not may_be_deep and not may_be_long:
         return None
-    return _exceeded(_without_strings(data), may_be_deep=may_be_deep, may_be_long=may_be_long)
+    return _exceeded(without_strings(data), may_be_deep=may_be_deep, may_be_long=may_be_long)
 
 
 def exceeded_in_steps(data: bytes) -> Steps[str | None]:
@@ -121,7 +121,7 @@ def exceeded_in_steps(data: bytes) -> Steps[str | None]:
         yield
     if not may_be_deep and not may_be_long:
         return None
-    data = _without_strings(data)
+    data = without_strings(data)
     yield
     return _exceeded(data, may_be_deep=may_be_deep, may_be_long=may_be_long)
 
@@ -158,8 +158,8 @@ def is_too_deep(data: bytes) -> bool:
     return _is_deep(_outside_quotes(marks), limits.MAX_RECEIVED_DEPTH)
 
 
-def _without_strings(data: bytes) -> bytes:
-    """A valid JSON value without its strings."""
+def without_strings(data: bytes) -> bytes:
+    """Valid JSON, from outside of a string to outside of one, without its strings."""
     return _outside_quotes(_without_escapes(data))
 
 

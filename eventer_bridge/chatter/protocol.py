@@ -25,8 +25,6 @@ from eventer_bridge.errors import LimitError, LocalProtocolError, RemoteProtocol
 from eventer_bridge.net import limits as net_limits
 from eventer_bridge.net.framing import FrameDecoder, encode_frame, encode_frames, frame_parts
 
-_MAX_LENGTH_BYTES: Final = 255  # 003: m is 0 to 255; with 0, there is no message
-
 _MIN_TOGETHER: Final = 4
 """So many requests, or more, are handled faster together than one by one."""
 
@@ -106,11 +104,7 @@ class ChatterProtocol:
         self._max_frame_bytes = max_frame_bytes
         self._conversation_timeout_s = conversation_timeout_s
         self._clock = clock
-        self._decoder = FrameDecoder(
-            max_first_frame_bytes,
-            content="a chatter message",
-            max_length_bytes=_MAX_LENGTH_BYTES,
-        )
+        self._decoder = FrameDecoder(max_first_frame_bytes, content="a chatter message")
         self._has_begun = False
         self._is_closed = False
         self._last_id = 0

@@ -1,7 +1,7 @@
 """Framing of 002 and 003: a header byte m, m bytes of length k, k bytes of message.
 
-Sans I/O. ``k`` is big-endian; headers longer than needed are accepted. A message and its
-length have at least one byte each.
+Sans I/O. ``k`` is big-endian; ``m`` is 1 to 255, and headers longer than needed are accepted, as
+neither document bounds ``m``. A message and its length have at least one byte each.
 """
 
 from collections.abc import Iterable, Sequence
@@ -60,7 +60,6 @@ class FrameDecoder:
     Args:
         max_frame_bytes: the largest message accepted.
         content: description of a message, for the text of errors ("a JSON message").
-        max_length_bytes: the largest m accepted: 8 (002) or 255 (003), at least 2.
 
     Attributes:
         max_frame_bytes: may be changed at any time; messages that are cut already were accepted.
@@ -75,17 +74,15 @@ class FrameDecoder:
         "_frame_begin",
         "_frame_end",
         "_has_ended",
-        "_max_length_bytes",
         "_position",
         "buffered_bytes",
         "frames",
         "max_frame_bytes",
     )
 
-    def __init__(self, max_frame_bytes: int, *, content: str, max_length_bytes: int) -> None:
+    def __init__(self, max_frame_bytes: int, *, content: str) -> None:
         self.max_frame_bytes = max_frame_bytes
         self._content = content
-        self._max_length_bytes = max_length_bytes
         # what is not cut; empty, or a bytearray while a large message is incomplete
         self._buffer: bytes | bytearray = b""
         self._position = 0  # the buffer is cut up to here
@@ -267,11 +264,11 @@ class FrameDecoder:
         if size == 2 < n_bytes:  # spares a copy
             length = buffer[begin + 1] << 8 | buffer[begin + 2]
         else:
-            if not 1 <= size <= self._max_length_bytes:
-                raise FrameError(
-                    f"frame header: first byte is {size}, expected 1 to {self._max_length_bytes}"
-                )
+            if size == 0:
+                raise FrameError("frame header: first byte is 0, expected 1 to 255")
             if n_bytes <= size:
+                if any(buffer[begin + 1 : begin + 1 + max(size - 8, 0)]):  # it speaks something else
+                    raise self._refusal(1 << 64)
                 return False
             length = int.from_bytes(buffer[begin + 1 : begin + 1 + size], "big")
         if not 0 < length <= self.max_frame_bytes:

@@ -8,7 +8,7 @@ decoding for larger ones.
 
 Beyond the contract:
 
-- a message is UTF-8 and valid JSON (no NaN, no lone surrogates), nested no deeper than
+- a message is UTF-8 and valid JSON (no NaN, no lone ``surrogates``), nested no deeper than
   ``MAX_RECEIVED_DEPTH`` levels;
 - one of more than ``limits.MAX_LENIENT_BYTES`` has no additional properties, no integers with
   a point or an exponent, and no duplicate keys of which only the last value is valid;
@@ -18,7 +18,6 @@ Sans I/O; any thread.
 """
 
 import contextlib
-import re
 from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
 from typing import Any, Final, NoReturn, cast
@@ -54,7 +53,7 @@ from eventer_bridge.slices import Steps, cut_in_steps, event_parts
 from eventer_bridge.subscription import check_query_types
 from mariner import limits
 from mariner.errors import ContractError
-from mariner.wire import contract, lenient
+from mariner.wire import contract, lenient, surrogates
 from mariner.wire import wire_types as wire
 from mariner.wire.messages import (
     EventsMsg,
@@ -102,9 +101,6 @@ _HARMLESS_REGISTER_BYTES: Final = payloads.HARMLESS_BYTES + len(_SHORTEST_REGIST
 _DECODE_ERRORS: Final = (msgspec.DecodeError, RecursionError, UnicodeError)
 
 _TOO_DEEP: Final = "JSON is nested too deeply"
-
-_CUT_SURROGATE: Final = re.compile(rb'\\u[dD][89abAB][0-9a-fA-F]{2}"')
-"""First half of a surrogate pair at the end of a string: msgspec only says "truncated"."""
 
 
 # --- decoding -----------------------------------------------------------------------------
@@ -299,8 +295,7 @@ def _decode_again(message: bytes, error: Exception) -> Message:
     except msgspec.ValidationError as e:  # it is no object
         raise ContractError(str(e)) from None
     except msgspec.DecodeError as e:
-        reason = "lone surrogate" if _CUT_SURROGATE.search(message) else str(e)
-        raise ContractError(f"not JSON: {reason}") from None
+        _refuse_text(message, e)
 
 
 def _refuse_explained(message: bytes) -> None:
@@ -322,6 +317,13 @@ def _refuse_unexplained(message: bytes, error: Exception) -> NoReturn:
         if (raw := getattr(head, key)) is not msgspec.UNSET and len(raw) <= limits.MAX_REASON_BYTES
     }
     _refuse(value, "", str(error)[: limits.MAX_REASON_BYTES])
+
+
+def _refuse_text(message: bytes, error: Exception) -> NoReturn:
+    """Refuse a message that is no JSON, or has lone surrogates."""
+    if len(message) <= limits.MAX_LENIENT_BYTES and (found := surrogates.find(message)):
+        _refuse(*found, surrogates.REASON)
+    raise ContractError(f"not JSON: {error}") from None
 
 
 def _refuse(value: Any, pointer: str, reason: str) -> NoReturn:

@@ -13,8 +13,8 @@ tail together form a message without events, which the codec decodes.
 Beyond the contract:
 
 - a message of more than ``limits.MAX_OTHER_FRAME_BYTES`` is a ``register_req`` with its key
-  ``register_events`` within the first ``limits.LARGE_FRAME_BYTES``, and at most
-  ``MAX_SESSION_EVENTS`` events;
+  ``register_events``, once, within the first ``limits.LARGE_FRAME_BYTES``, at most as many bytes
+  behind the events, and at most ``MAX_SESSION_EVENTS`` events;
 - each of these has at most ``limits.MAX_EVENT_COMMAS`` commas and ``limits.MAX_EVENT_MARKS``
   brackets and quotes.
 
@@ -27,17 +27,20 @@ from typing import Final, NoReturn
 import msgspec
 
 from eventer_bridge import limits as core_limits
+from eventer_bridge import payloads
 from eventer_bridge.model import RegisterEvent
 from eventer_bridge.slices import Steps
 from mariner import limits
 from mariner.errors import ContractError
-from mariner.wire import codec, lenient
+from mariner.wire import codec, lenient, surrogates
 from mariner.wire.messages import Message, RegisterReq
 
 _decode_events: Final = msgspec.json.Decoder(list[RegisterEvent]).decode
 _decode_event: Final = msgspec.json.Decoder(RegisterEvent).decode
 
-_EVENTS: Final = re.compile(rb'"register_events"[ \t\n\r]*:[ \t\n\r]*\[')
+_decode_properties: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+_EVENTS: Final = re.compile(rb'(?<!\\)"register_events"[ \t\n\r]*:[ \t\n\r]*\[')
 _FIRST: Final = re.compile(rb'\{[ \t\n\r]*"[^"\\]{0,64}"[ \t\n\r]*:[ \t\n\r]*[\[{"]?')
 _BLANKS: Final = b" \t\n\r"
 _NOT_BLANK: Final = re.compile(rb"[ \t\n\r]*")
@@ -65,15 +68,15 @@ def decode(message: bytes) -> Steps[Message]:
     Raises:
         ContractError: the message is refused; with pointer and reason.
     """
-    found = _EVENTS.search(message, 0, limits.LARGE_FRAME_BYTES)
-    if found is None:
+    begin = _find_events(message)
+    if begin is None:
         if len(message) > limits.MAX_OTHER_FRAME_BYTES:
             raise ContractError(
                 f"{len(message)} bytes, at most {limits.MAX_OTHER_FRAME_BYTES} are allowed for"
                 " messages other than register_req"
             )
         return codec.decode(message)
-    reader = _Reader(message, _skip_blanks(message, found.end()))
+    reader = _Reader(message, _skip_blanks(message, begin))
     try:
         yield from reader.read()
     except ContractError as e:
@@ -82,6 +85,18 @@ def decode(message: bytes) -> Steps[Message]:
     if not isinstance(request, RegisterReq):
         return request
     return msgspec.structs.replace(request, register_events=tuple(reader.events))
+
+
+def _find_events(message: bytes) -> int | None:
+    """Where the events begin, if not far from the beginning."""
+    depth = begin = 0
+    for found in _EVENTS.finditer(message, 0, limits.LARGE_FRAME_BYTES):
+        marks = payloads.without_strings(message[begin : found.start()])
+        depth += sum(map(marks.count, _OPENING)) - sum(map(marks.count, _CLOSING))
+        if depth == 1:
+            return found.end()
+        begin = found.start()
+    return None
 
 
 class _Reader:
@@ -123,13 +138,20 @@ class _Reader:
             raise ContractError(
                 f"more than {limits.LARGE_FRAME_BYTES} bytes follow register_events"
             )
-        if b'"register_events"' in tail or b"\\u" in tail:
-            raise ContractError("expected register_events once in a large message")
-        return codec.decode(self._message[: self._begin] + tail)
+        head = self._message[: self._begin]
+        request = codec.decode(head + tail)
+        if isinstance(request, RegisterReq):
+            # of a key that is given twice, the last value counts
+            marked = _decode_properties(b"%b[]%b" % (head, tail))["register_events"]
+            if bytes(marked).translate(None, _BLANKS) != b"[[]]":
+                raise ContractError(
+                    "expected once in a large message", pointer="/register_events"
+                ).of_registration(request.register_id)
+        return request
 
     def refuse(self, error: ContractError) -> NoReturn:
         """Raise an error, with details from the head if it can be decoded."""
-        self._pos = max(self._message.rfind(b"]"), self._begin)
+        self._pos = max(_last_bracket(self._message), self._begin)
         try:
             request = self.without_events()
             if isinstance(request, RegisterReq) and error.pointer:
@@ -194,12 +216,26 @@ class _Reader:
         self.events.append(decoded)
 
 
+def _last_bracket(message: bytes) -> int:
+    """Position of the last ``]`` outside of strings, if it is near the end."""
+    end = len(message)
+    near = message[-limits.LARGE_FRAME_BYTES :].replace(rb"\\", b"__").replace(rb"\"", b"__")
+    is_text = False
+    for part in reversed(near.split(b'"')):
+        if not is_text and b"]" in part:
+            return end - len(part) + part.rindex(b"]")
+        end -= len(part) + 1
+        is_text = not is_text
+    return -1
+
+
 def _event(event: bytes, pointer: str) -> RegisterEvent:
     try:
         return _decode_event(event)
     except (msgspec.ValidationError, RecursionError) as e:
         reason = str(e)  # the error itself would hold this frame, and the message, in a cycle
     except msgspec.DecodeError as e:
+        _check_surrogates(event, pointer, e)
         raise ContractError(f"not JSON: {e}") from None
     codec.check_depth(event)
     if len(event) <= limits.MAX_LENIENT_BYTES:
@@ -207,9 +243,18 @@ def _event(event: bytes, pointer: str) -> RegisterEvent:
             return _decode_event(lenient.plain_register_event(msgspec.Raw(event)))
         except msgspec.ValidationError as e:
             reason = str(e)
-        except msgspec.DecodeError:  # beyond what was refused first
-            pass
+        except msgspec.DecodeError as e:  # beyond what was refused first
+            _check_surrogates(event, pointer, e)
     raise ContractError(reason[: limits.MAX_REASON_BYTES], pointer=pointer)
+
+
+def _check_surrogates(event: bytes, pointer: str, error: Exception) -> None:
+    """Raise the reason if an event that is no JSON may be some except for lone surrogates."""
+    if len(event) > limits.MAX_LENIENT_BYTES:
+        reason = f"{surrogates.REASON}, or not JSON: {error}"  # finding out would take long
+        raise ContractError(reason, pointer=pointer) from None
+    if found := surrogates.find(event):
+        raise ContractError(surrogates.REASON, pointer=pointer + found[1]) from None
 
 
 def _is_escaped(message: bytes, begin: int, end: int) -> bool:

@@ -174,9 +174,7 @@ class MarinerProtocol:
         self._messages: list[Received] = []  # decoded, but not taken
         self._batch_bytes = 0  # of these, and of those taken before them
         self._max_frame_bytes = max_frame_bytes
-        self._decoder = framing.FrameDecoder(
-            max_init_frame_bytes, content="a JSON message", max_length_bytes=8
-        )
+        self._decoder = framing.FrameDecoder(max_init_frame_bytes, content="a JSON message")
 
     @property
     def state(self) -> State:

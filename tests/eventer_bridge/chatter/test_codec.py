@@ -24,7 +24,7 @@ DIALECTS: Final = pytest.mark.parametrize("dialect", Dialect)
 def test_golden_frames_whole_and_byte_by_byte(dialect: Dialect, msg: Msg, frame: bytes) -> None:
     assert encode_frame(encode(msg, dialect)) == frame
     for size in (len(frame), 1):
-        decoder = FrameDecoder(1000, content="a chatter message", max_length_bytes=255)
+        decoder = FrameDecoder(1000, content="a chatter message")
         received: list[bytes] = []
         for i in range(0, len(frame), size):
             decoder.feed(frame[i : i + size])

@@ -74,6 +74,14 @@ async def assert_alive(gateway: Gateway) -> None:
             body("1").replace(b'"source_timestamp":null', b'"source_timestamp":{"s":1e30,"us":0}'),
             "register_events/0/source_timestamp",
         ),
+        (
+            body("1").replace(b'"source_timestamp":null', b'"source_timestamp":{"s":1.5,"us":0}'),
+            "register_events/0/source_timestamp/s: expected integer, got number 1.5",
+        ),
+        (body('"\\ud800"'), "register_events/0/payload/data: lone surrogate"),
+        (body('["' + "x" * 50_000 + '","\\udc00"]'), "register_events/0/payload/data/1: lone"),
+        (body('["' + "x" * 200_000 + '","\\udc00"]'), "register_events/0: lone surrogate"),
+        (body("1").replace(b'["a"]', b'["a","\\ud800"]'), "register_events/0/type/1: lone"),
     ],
 )
 async def test_a_wrong_registration_is_answered(message: Any, error: str) -> None:
@@ -97,7 +105,7 @@ async def test_a_wrong_registration_is_answered(message: Any, error: str) -> Non
         (b"{}", "msg_type"),
         (b'{"msg_type":"nothing"}', "msg_type"),
         (body("NaN"), ""),
-        (body('"\\ud800"'), ""),
+        (b'{"msg_type":"ping_req","ping_id":1,"x":"\\ud800"}', "ping_req: /x: lone surrogate"),
         (body('"\ud800"'), ""),
         (b'{"msg_type":"ping_req","ping_id":true}', "ping_id"),
         (b'{"msg_type":"ping_req","ping_id":9223372036854775808}', "ping_id"),
@@ -245,10 +253,18 @@ async def test_garbage_behind_registrations_under_way(
 
 async def test_a_frame_header_of_wrong_size() -> None:
     async with running_gateway() as gateway:
-        for header in (b"\x00", b"\x09", b"GET / HTTP/1.1\r\n\r\n"):
+        for header in (b"\x00", b"\xff\x01", b"GET / HTTP/1.1\r\n\r\n"):
             async with await RawPeer.init(gateway.mariner.port) as peer:
                 peer.send_raw(header)
                 assert await peer.is_closed_by_server()
+
+
+async def test_a_frame_header_longer_than_needed() -> None:
+    async with running_gateway() as gateway, await RawPeer.init(gateway.mariner.port) as peer:
+        message = b'{"msg_type":"ping_req","ping_id":9007199254740993.0}'
+        for size in (8, 9, 255):
+            peer.send_raw(bytes([size]) + len(message).to_bytes(size, "big") + message)
+            assert await peer.receive() == {"msg_type": "ping_res", "ping_id": 9007199254740993}
 
 
 async def test_cut_off_in_the_middle_of_a_frame(caplog: pytest.LogCaptureFixture) -> None:

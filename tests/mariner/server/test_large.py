@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from eventer_bridge import limits
@@ -73,6 +74,22 @@ async def test_a_large_answer_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> 
     ((size, head, encoded, tail),) = (parts for parts in written if len(parts) > 1)
     assert encoded.startswith(b'{"id":')
     assert len(size + head + tail) < 100
+
+
+async def test_whatever_follows_the_events_of_a_large_registration(tmp_path: Path) -> None:
+    request = msgspec.json.encode(large(1))[:-1]
+    async with (
+        running_gateway(path=tmp_path / "store") as gateway,
+        await RawPeer.init(gateway.mariner.port) as peer,
+    ):
+        for key in (r'"\u017e"', '"]"', r'"\"]},\\"'):
+            peer.send(b'%b,"request_key":%b}' % (request, key.encode()))
+            assert len((await peer.receive())["events"]) == N
+            wrong = request.replace(b'"source_timestamp":null', b'"source_timestamp":1', 1)
+            peer.send(b'%b,"request_key":%b}' % (wrong, key.encode()))
+            response = await peer.receive()
+            assert response["register_id"] == 1
+            assert "/register_events/0: Expected `object | null`" in response["error"]
 
 
 async def test_what_a_client_asks_is_done_in_order(tmp_path: Path) -> None:

@@ -57,6 +57,12 @@ def decode(message: bytes) -> tuple[Message, int]:
         register(EVENT.replace("null", ONE % ('"' + "x" * 99_999 + r"\\" * 29_999 + '"'))),
         register(EVENT.replace("null", ONE % ('"' + r"\\" * 99_999 + '\\""'))),
         register(EVENT.replace("null", ONE % ('"' + "x" * 199_999 + r"\\" * 600 + '\\""'))),
+        register(",".join([EVENT] * N), tail=r',"request_key":"\u017e]},","after_key":"\\\\]\"]"'),
+        register(
+            ",".join([EVENT] * N),
+            head=r'"a\"register_events":[1],"b":{"c":"[","register_events":[[1]]},',
+            tail=r',"\u017e":{"register_events":[1],"d":"\"register_events\":["}',
+        ),
         ('{"register_events":[' + ",".join([EVENT] * N) + '],"register_id":7.0,'
          '"msg_type":"register_req"}').encode(),
     ],
@@ -78,8 +84,14 @@ def test_a_query_is_no_registration() -> None:
 
 WRONG = '{"type":["a"],"source_timestamp":null,"payload":5}'
 LONG_NUMBER = EVENT.replace("null", '{"payload_type":"json","data":' + "1" * 2_000 + "}")
+HALF = EVENT.replace("null", ONE % r'{"k/":["\udc00"]}')
+WIDE_HALF = HALF.replace('["\\', "[" + "1," * 99_999 + '"\\')
 MANY = ",".join([EVENT] * N)
 AT = f"/register_events/{N}"
+TAILED = (
+    f'{{"msg_type":"register_req","register_events":[{MANY},{WRONG}],"register_id":8,'
+    '"request_key":TAIL}'
+).encode()
 
 
 @pytest.mark.parametrize(
@@ -99,7 +111,24 @@ AT = f"/register_events/{N}"
         (register(MANY).replace(b'"register_id":7', b'"register_id":"7"'), None, "/register_id"),
         (register(MANY)[:-2], None, "not JSON"),
         (register(f"{MANY} {EVENT}"), None, "expected ',' or ']'"),
-        (register(MANY, tail=',"register_events":[]'), None, "register_events once"),
+        (register(MANY, tail=',"register_events":[]'), 7, "/register_events: expected once"),
+        (register(MANY, tail=f',"register_events":[{EVENT}]'), 7, "/register_events: expected"),
+        (register(MANY, tail=r',"register\u005fevents":[]'), 7, "/register_events: expected once"),
+        (register(MANY, tail=',"register_events":[[]]'), 7, "/register_events/0: expected object"),
+        (register(f"{MANY},{WRONG}", tail=r',"request_key":"\u017e]},\\"'), 7, f"{AT}: Expected"),
+        (TAILED.replace(b"TAIL", rb'"\"]},\\","after_key":"]\\"'), 8, f"{AT}: Expected"),
+        (TAILED.replace(b"TAIL", rb'"\ud800"'), 8, "/request_key: lone surrogate"),
+        (register(f"{MANY},{HALF}"), 7, f"{AT}/payload/data/k~1/0: lone surrogate"),
+        (
+            register(f"{MANY},{HALF.replace('2', '2.0')},{MANY}"),
+            7,
+            f"{AT}/payload/data/k~1/0: lone",
+        ),
+        (
+            register(f"{MANY},{WIDE_HALF}"),
+            7,
+            f"{AT}: lone surrogate, or",
+        ),
         (register(MANY, tail=',"x":"' + "x" * 200_000 + '"'), None, "bytes follow register_events"),
         (register(MANY).replace(b'"b"', b'"\xff"'), None, "not UTF-8"),
         (b'{"msg_type":"ping_req","ping_id":1,"x":[%b1]}' % (b"1," * 999_999), None, "at most"),

@@ -325,7 +325,7 @@ def test_an_empty_frame_is_no_message(state: State) -> None:
         (b"\x02\x01", "connection ended in the middle of a frame header, 2 received"),
         (b"\x01\x0a", "connection ended in the middle of a frame of 10 bytes, 0 received"),
         (b"\x01\x0aabc", "connection ended in the middle of a frame of 10 bytes, 3 received"),
-        (b"\x00", "frame header: first byte is 0, expected 1 to 8"),
+        (b"\x00", "frame header: first byte is 0, expected 1 to 255"),
     ],
 )
 def test_end_in_the_middle_of_a_message(rest: bytes, text: str) -> None:
