@@ -5,7 +5,8 @@ and timestamps from one event to the next. No encoded value is a prefix of anoth
 type, so the same bytes mean the same everywhere. That saves searching for the end of a type:
 it is assumed to be as long as the last one, which holds if the cache has these bytes.
 
-A JSON payload is a String of JSON text, and is kept as it is (``model.JsonPayload``).
+A JSON payload is a String of JSON text, and is kept as it is (``model.JsonPayload``), white space
+around it included.
 
 Read functions are like those of ``sbs``. They also raise ``InvalidEventError`` for well-formed
 data that is no event: a timestamp out of range, a payload that is not JSON.
@@ -52,7 +53,7 @@ _JSON_WITH_LENGTH: Final = tuple(_JSON + i for i in sbs.SMALL_INTEGERS)
 
 _three_bytes: Final = struct.Struct("BBB").pack
 
-_decode_json: Final = msgspec.json.Decoder(msgspec.Raw).decode
+_check_json: Final = msgspec.json.Decoder(msgspec.Raw).decode
 
 _type_cache: Final[BoundedCache[bytes, EventType]] = BoundedCache()
 _types: Final = _type_cache.known
@@ -441,9 +442,9 @@ def _json_payload(text: bytes, end: int, is_registered: bool) -> JsonPayload:
     if not is_harmless and payloads.is_too_deep(text):
         raise InvalidEventError("payload is nested too deeply")
     try:
-        payload = JsonPayload(_decode_json(text))
+        _check_json(text)
     except msgspec.DecodeError as e:
         raise InvalidEventError(f"payload is not JSON: {e}") from None
     if is_registered and not is_harmless and (reason := payloads.exceeded(text)):
         raise InvalidEventError(f"payload: {reason}")
-    return payload
+    return JsonPayload(msgspec.Raw(text))

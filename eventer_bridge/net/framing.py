@@ -267,7 +267,7 @@ class FrameDecoder:
             if size == 0:
                 raise FrameError("frame header: first byte is 0, expected 1 to 255")
             if n_bytes <= size:
-                if any(buffer[begin + 1 : begin + 1 + max(size - 8, 0)]):  # it speaks something else
+                if any(buffer[begin + 1 : begin + 1 + max(size - 8, 0)]):  # no length
                     raise self._refusal(1 << 64)
                 return False
             length = int.from_bytes(buffer[begin + 1 : begin + 1 + size], "big")

@@ -143,7 +143,7 @@ def from_event(event: Event, scope: Scope, informer: Informer) -> RsbEvent:
         return informer.create(scope, payload.data_type, payload.data, meta=created)
     raw = bytes(payload.data)
     try:
-        if raw.startswith(b"{") and _decode_probe(raw).rsb is not msgspec.UNSET:
+        if raw.lstrip().startswith(b"{") and _decode_probe(raw).rsb is not msgspec.UNSET:
             return _from_envelope(raw, scope, informer, created)
         value = _decode_value(raw)
     except msgspec.DecodeError:  # JSON that Python cannot hold: 1e999

@@ -313,9 +313,10 @@ class _Reader:
         if payloads.is_too_deep(data):
             raise ValueError("its payload is nested too deeply")
         try:
-            return JsonPayload(_check_json(data))
+            _check_json(data)
         except msgspec.DecodeError as e:
             raise ValueError(f"its payload is not readable JSON: {e}") from e
+        return JsonPayload(msgspec.Raw(data))
 
 
 def _read_id(data: bytes) -> bytes | None:

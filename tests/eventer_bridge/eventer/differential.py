@@ -112,18 +112,6 @@ def sifted(value: Any) -> tuple[Any, list[Any]]:
     return ({**value, "events": kept} if isinstance(value, dict) else kept), others
 
 
-def trimmed(value: Any) -> Any:
-    """The same with JSON texts as we keep them: without blanks around them."""
-    if isinstance(value, dict):
-        return {key: trimmed(i) for key, i in value.items()}
-    if isinstance(value, list):
-        return [trimmed(i) for i in value]
-    if isinstance(value, tuple):
-        is_json = value[0] == "json"
-        return value[0], value[1].strip(" \t\r\n") if is_json else trimmed(value[1])
-    return value
-
-
 def judge_extended(name: str, data: bytes, decoded: MsgQueryReq) -> None:
     """Of a query that only we know: hat-sbs does not look at what is ours."""
     bare = msgspec.structs.replace(decoded.params, last_event_id=None)
@@ -159,7 +147,7 @@ def judge(name: str, data: bytes) -> Verdict:
         assert decoded is not None, (name, data, reason)
         kept, others = sifted(value)
         assert [msgspec.to_builtins(i.id) for i in decoded.refused] == others, (name, data)  # type: ignore[union-attr]  # of both
-        assert sbs_repo.decode(*codec.encode(decoded)) == trimmed(kept), (name, data)  # type: ignore[arg-type]  # it is a message
+        assert sbs_repo.decode(*codec.encode(decoded)) == kept, (name, data)  # type: ignore[arg-type]  # it is a message
         return "inadmissible" if others else "accepted"
     if not is_admissible(name, value):
         assert is_refused, (name, data)
@@ -169,5 +157,5 @@ def judge(name: str, data: bytes) -> Verdict:
     assert not isinstance(decoded, RefusedReq), (name, data, decoded)
     encoded_name, encoded = codec.encode(decoded)
     assert encoded_name == name
-    assert sbs_repo.decode(name, encoded) == trimmed(value), (name, data)
+    assert sbs_repo.decode(name, encoded) == value, (name, data)
     return "accepted"

@@ -337,10 +337,11 @@ def test_types_of_unusual_encoding_are_sent_as_usual() -> None:
     "text", ["1.0", "1e400", '{"a":1.0,"a":2}', '"\\ud83d\\ude00"', '{ "ž" : [ ] }']
 )
 def test_payload_is_kept_as_it_came(text: str) -> None:
-    data = register_payload(f" {text}\n".encode())
-    decoded = codec.decode("HatEventer.MsgRegisterReq", data)
-    assert decoded == MsgRegisterReq([RegisterEvent((), None, JsonPayload(Raw(text.encode())))])
-    assert codec.encode(decoded)[1] == register_payload(text.encode())
+    for payload in (text.encode(), f"\t {text}\r\n".encode()):
+        data = register_payload(payload)
+        decoded = codec.decode("HatEventer.MsgRegisterReq", data)
+        assert decoded == MsgRegisterReq([RegisterEvent((), None, JsonPayload(Raw(payload)))])
+        assert codec.encode(decoded)[1] == data
 
 
 # --- what cannot be encoded ---------------------------------------------------------------

@@ -168,6 +168,8 @@ def test_others_choose_method_schema_and_causes() -> None:
     with_id = of_another(JsonPayload.of({"rsb": {**cause}, "value": None}))
     assert (with_id.event_id.sender, with_id.event_id.sequence) == (SENDER, 3)
     assert of_another(JsonPayload.of({"rsb": {}, "value": True})).schema == "bool"
+    spaced = JsonPayload(msgspec.Raw(b' \n{"rsb": {}, "value": true} '))
+    assert of_another(spaced).schema == "bool"
 
 
 @pytest.mark.parametrize(
