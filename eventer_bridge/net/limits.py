@@ -138,7 +138,7 @@ PING_DELAY_S: Final = 30.0
 """Silence before a peer is pinged (003's default)."""
 
 PING_TIMEOUT_S: Final = 30.0
-"""Silence after a ping before a peer is closed (003's default). Not a conversation's 5 s: a
+"""Silence after a ping before a peer is closed. 003 counts a conversation's 5 s; we do not, as a
 component that is busy for longer is not dead."""
 
 KEEPALIVE_DELAY_S: Final = 30

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import lmdb
+import msgspec
 import pytest
 from hat.drivers import net
 from hat.event import common as hat
@@ -28,6 +29,7 @@ from eventer_bridge.errors import StorageError, StoreDamagedError, StoreFormatEr
 from eventer_bridge.model import (
     BinaryPayload,
     Event,
+    JsonPayload,
     Order,
     OrderBy,
     QueryLatestParams,
@@ -281,6 +283,20 @@ async def test_payloads_that_break_clients_are_left_out(
         "1/1/3: payload has 1501 bytes, at most 1500 are allowed",
     ]
     assert result == Imported(events=1, sessions=1, event_types=1, refused=3)
+
+
+async def test_payloads_stay_as_they_are(rows: HatRows, source: Path, tmp_path: Path) -> None:
+    payload = hat.EventPayloadJson("TEXT")
+    event = hat.Event(hat.EventId(1, 1, 1), ("a",), hat.Timestamp(1, 0), None, payload)
+    row = bytes(hat_db.db_defs[ROWS_OF.TIMESERIES_DATA].encode_value(event))
+    rows.event(1, 1, 1, "a", row=row.replace(b'"TEXT"', b"\t[1]\r\n"))
+    await import_store(source, tmp_path / "store")
+    backend = await rocksdb.create(tmp_path / "store")
+    try:
+        [imported] = (await backend.query(QueryTimeseriesParams())).events
+    finally:
+        await backend.async_close()
+    assert imported.payload == JsonPayload(msgspec.Raw(b"\t[1]\r\n"))
 
 
 async def test_events_of_several_servers_from_all_places_once(

@@ -125,6 +125,22 @@ def long_numbers(target: Target) -> Facts:
     return _send(target, [wire.frame(request)] * target.count(5))
 
 
+def long_exponents(target: Target) -> Facts:
+    """Numbers that would have billions of digits, as many as are looked at exactly."""
+    event = b'{"type":["app","a"],"source_timestamp":{"s":%b,"us":0},"payload":null}'
+    events = [event % i for i in (b"9007199254740993.5", b"1e999999999", b"1e-999999999999999999")]
+    odd = event % b"9007199254740993.00"
+    frames = [_request(b",".join([odd] * n + [i])) for n in (400, 1_700) for i in events]
+    return _send(target, frames * target.count(200))
+
+
+def half_characters(target: Target) -> Facts:
+    """Halves of characters, behind as many numbers as are searched for them."""
+    payloads = [b"[" + b"1," * 64_000, b"[" + b"[1]," * 32_000, b"[" + b"1," * 8_000_000]
+    frames = [_registration(["app", "a"], i + b'"\\ud800"]') for i in payloads]
+    return _send(target, frames[:2] * target.count(200) + frames[2:] * target.count(10))
+
+
 def deep_frames(target: Target) -> Facts:
     """Frames nested eight million times."""
     n = target.count(8_000_000)
@@ -236,6 +252,8 @@ ATTACKS: Final = {
     "wrong-at-the-end": Attack(wrong_at_the_end, limits=_SMALL_ANSWER),
     "duplicate-keys": Attack(duplicate_keys),
     "long-numbers": Attack(long_numbers),
+    "long-exponents": Attack(long_exponents, limits=_SMALL_ANSWER),
+    "half-characters": Attack(half_characters, limits=_SMALL_ANSWER),
     "deep-frames": Attack(deep_frames),
     "full-requests": Attack(full_requests, limits=_QUICK_QUERIES),
     "full-requests-of-types": Attack(full_requests_of_types, limits=_QUICK_QUERIES),
