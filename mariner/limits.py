@@ -28,7 +28,7 @@ names the position only."""
 
 MAX_LENIENT_BYTES: Final = 128 << 10
 """Maximum size of a message, or an event of a large one, that typed decoding refused and that is
-normalised for it, in up to 30 ms; or searched for a lone surrogate, in as long."""
+normalised for it, in up to 30 ms."""
 
 MAX_REASON_BYTES: Final = 200
 """Length of a reason from typed decoding, and of the parts of a message in it."""

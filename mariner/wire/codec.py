@@ -80,6 +80,7 @@ _decode_bool: Final = msgspec.json.Decoder(bool).decode
 
 _decode_any: Final = msgspec.json.Decoder(float_hook=lenient.number).decode
 _decode_head: Final = msgspec.json.Decoder(wire.Head).decode
+_decode_raw_events: Final = msgspec.json.Decoder(wire.RawEvents).decode
 
 _OTHERS: Final[frozenset[type[Any]]] = frozenset(
     {wire.WireQueryReq, wire.WireInitRes, wire.WireRegisterRes}
@@ -279,7 +280,7 @@ def _decode_again(message: bytes, error: Exception) -> Message:
     try:
         message.decode()
         if len(message) > limits.MAX_LENIENT_BYTES:
-            _refuse_unexplained(message, error)
+            _refuse_unexplained(message, str(error))
         check_depth(message)
         try:
             plain = lenient.plain_message(message)
@@ -287,7 +288,7 @@ def _decode_again(message: bytes, error: Exception) -> Message:
         except msgspec.ValidationError as e:
             if len(message) <= limits.MAX_EXPLAINED_BYTES:
                 _refuse_explained(message)
-            _refuse_unexplained(message, e)
+            _refuse_unexplained(message, str(e))
     except RecursionError:
         raise ContractError(_TOO_DEEP) from None
     except UnicodeDecodeError as e:
@@ -308,22 +309,40 @@ def _refuse_explained(message: bytes) -> None:
         _refuse(value, *explained)
 
 
-def _refuse_unexplained(message: bytes, error: Exception) -> NoReturn:
-    """Refuse a message for the reason of typed decoding."""
+def _refuse_unexplained(message: bytes, reason: str, pointer: str = "") -> NoReturn:
+    """Refuse a message for a reason that is not the schema's."""
     head = _decode_head(message)
     value = {
         key: _decode_any(raw)
         for key in head.__struct_fields__
         if (raw := getattr(head, key)) is not msgspec.UNSET and len(raw) <= limits.MAX_REASON_BYTES
     }
-    _refuse(value, "", str(error)[: limits.MAX_REASON_BYTES])
+    _refuse(value, pointer, reason[: limits.MAX_REASON_BYTES])
 
 
 def _refuse_text(message: bytes, error: Exception) -> NoReturn:
     """Refuse a message that is no JSON, or has lone surrogates."""
-    if len(message) <= limits.MAX_LENIENT_BYTES and (found := surrogates.find(message)):
-        _refuse(*found, surrogates.REASON)
+    if len(message) <= limits.MAX_LENIENT_BYTES and (found := surrogates.mend(message)):
+        mended, position = found
+        with contextlib.suppress(msgspec.DecodeError):
+            pointer = _pointer_to_event(mended, position)
+            _refuse_unexplained(mended, surrogates.reason(position), pointer)
     raise ContractError(f"not JSON: {error}") from None
+
+
+def _pointer_to_event(message: bytes, position: int) -> str:
+    """Of the event of a ``register_req`` at a position, if there is one."""
+    try:
+        events = _decode_raw_events(message).register_events
+    except msgspec.ValidationError:
+        return ""
+    begin = 0
+    for index, event in enumerate(map(bytes, events)):
+        begin = message.index(event, begin)
+        if begin <= position < begin + len(event):
+            return f"/register_events/{index}"
+        begin += len(event)
+    return ""
 
 
 def _refuse(value: Any, pointer: str, reason: str) -> NoReturn:

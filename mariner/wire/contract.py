@@ -9,7 +9,6 @@ other clients, which ``jsonschema`` would do for a minute. (Tests compare both.)
 """
 
 import functools
-from collections.abc import Iterable
 from decimal import Decimal
 from typing import Any, Final
 
@@ -81,15 +80,10 @@ def explain(value: Any) -> tuple[str, str] | None:
         _validator(branch).validate(value)
     except ValidationError as e:
         error, expected = _leaf(e)
-        return pointer_to(error.instance_path), _reason(error, expected)
+        return "".join(f"/{_escape(i)}" for i in error.instance_path), _reason(error, expected)
     except ValueError:  # more than 255 levels
         return "", "invalid, and nested too deeply to say where"
     return None
-
-
-def pointer_to(path: Iterable[str | int]) -> str:
-    """The JSON pointer of a path of keys and indices."""
-    return "".join("/" + str(i).replace("~", "~0").replace("/", "~1") for i in path)
 
 
 def _branch(msg_type: str, value: dict[str, Any]) -> str | tuple[str, str]:
@@ -167,3 +161,7 @@ def _show(value: Any) -> str:
     if len(text) > _MAX_VALUE_CHARACTERS:
         text = f"{text[:_MAX_VALUE_CHARACTERS]}…"
     return f"{kind} {text}"
+
+
+def _escape(segment: object) -> str:
+    return str(segment).replace("~", "~0").replace("/", "~1")

@@ -21,6 +21,7 @@ Beyond the contract:
 Sans I/O; any thread.
 """
 
+import contextlib
 import re
 from typing import Final, NoReturn
 
@@ -38,6 +39,7 @@ from mariner.wire.messages import Message, RegisterReq
 _decode_events: Final = msgspec.json.Decoder(list[RegisterEvent]).decode
 _decode_event: Final = msgspec.json.Decoder(RegisterEvent).decode
 
+_check_json: Final = msgspec.json.Decoder(msgspec.Raw).decode
 _decode_properties: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 _EVENTS: Final = re.compile(rb'(?<!\\)"register_events"[ \t\n\r]*:[ \t\n\r]*\[')
@@ -251,10 +253,13 @@ def _event(event: bytes, pointer: str) -> RegisterEvent:
 def _check_surrogates(event: bytes, pointer: str, error: Exception) -> None:
     """Raise the reason if an event that is no JSON may be some except for lone surrogates."""
     if len(event) > limits.MAX_LENIENT_BYTES:
-        reason = f"{surrogates.REASON}, or not JSON: {error}"  # finding out would take long
+        reason = f"lone surrogate, or not JSON: {error}"  # finding out would take long
         raise ContractError(reason, pointer=pointer) from None
-    if found := surrogates.find(event):
-        raise ContractError(surrogates.REASON, pointer=pointer + found[1]) from None
+    if found := surrogates.mend(event):
+        mended, position = found
+        with contextlib.suppress(msgspec.DecodeError):
+            _check_json(mended)
+            raise ContractError(f"{surrogates.reason(position)} of the event", pointer=pointer)
 
 
 def _is_escaped(message: bytes, begin: int, end: int) -> bool:

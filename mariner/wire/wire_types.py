@@ -90,6 +90,12 @@ class Head(msgspec.Struct, gc=False):
     register_id: Raw | UnsetType = UNSET
 
 
+class RawEvents(msgspec.Struct, gc=False):
+    """The events of any message that has some to register."""
+
+    register_events: tuple[Raw, ...] = ()
+
+
 ABSENT: Final[Any] = None
 """Default of a property that may be absent, but not null."""
 

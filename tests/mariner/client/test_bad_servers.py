@@ -74,7 +74,7 @@ async def test_not_a_mariner_server() -> None:
         peer.writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
     async with scripted(script) as server:
-        with pytest.raises(ConnectError, match="violated the protocol: frame header"):
+        with pytest.raises(ConnectError, match="violated the protocol: frame of 2"):
             await server.connect()
 
 

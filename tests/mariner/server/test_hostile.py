@@ -78,10 +78,13 @@ async def assert_alive(gateway: Gateway) -> None:
             body("1").replace(b'"source_timestamp":null', b'"source_timestamp":{"s":1.5,"us":0}'),
             "register_events/0/source_timestamp/s: expected integer, got number 1.5",
         ),
-        (body('"\\ud800"'), "register_events/0/payload/data: lone surrogate"),
-        (body('["' + "x" * 50_000 + '","\\udc00"]'), "register_events/0/payload/data/1: lone"),
+        (body('"\\ud800"'), "register_events/0: lone surrogate at byte 141"),
+        (body('["' + "x" * 50_000 + '","\\udc00"]'), "register_events/0: lone surrogate at byte 5"),
         (body('["' + "x" * 200_000 + '","\\udc00"]'), "register_events/0: lone surrogate"),
-        (body("1").replace(b'["a"]', b'["a","\\ud800"]'), "register_events/0/type/1: lone"),
+        (
+            body("1").replace(b'["a"]', b'["a","\\ud800"]'),
+            "register_events/0: lone surrogate at byte 76",
+        ),
     ],
 )
 async def test_a_wrong_registration_is_answered(message: Any, error: str) -> None:
@@ -105,7 +108,7 @@ async def test_a_wrong_registration_is_answered(message: Any, error: str) -> Non
         (b"{}", "msg_type"),
         (b'{"msg_type":"nothing"}', "msg_type"),
         (body("NaN"), ""),
-        (b'{"msg_type":"ping_req","ping_id":1,"x":"\\ud800"}', "ping_req: /x: lone surrogate"),
+        (b'{"msg_type":"ping_req","ping_id":1,"x":"\\ud800"}', "lone surrogate at byte 40"),
         (body('"\ud800"'), ""),
         (b'{"msg_type":"ping_req","ping_id":true}', "ping_id"),
         (b'{"msg_type":"ping_req","ping_id":9223372036854775808}', "ping_id"),

@@ -117,12 +117,12 @@ TAILED = (
         (register(MANY, tail=',"register_events":[[]]'), 7, "/register_events/0: expected object"),
         (register(f"{MANY},{WRONG}", tail=r',"request_key":"\u017e]},\\"'), 7, f"{AT}: Expected"),
         (TAILED.replace(b"TAIL", rb'"\"]},\\","after_key":"]\\"'), 8, f"{AT}: Expected"),
-        (TAILED.replace(b"TAIL", rb'"\ud800"'), 8, "/request_key: lone surrogate"),
-        (register(f"{MANY},{HALF}"), 7, f"{AT}/payload/data/k~1/0: lone surrogate"),
+        (TAILED.replace(b"TAIL", rb'"\ud800"'), 8, "(root): lone surrogate at byte"),
+        (register(f"{MANY},{HALF}"), 7, f"{AT}: lone surrogate at byte 100 of the event"),
         (
             register(f"{MANY},{HALF.replace('2', '2.0')},{MANY}"),
             7,
-            f"{AT}/payload/data/k~1/0: lone",
+            f"{AT}: lone surrogate at byte 102 of the event",
         ),
         (
             register(f"{MANY},{WIDE_HALF}"),
