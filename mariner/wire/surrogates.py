@@ -9,9 +9,12 @@ Sans I/O; any thread.
 import re
 from typing import Final
 
+_FIRST: Final = rb"\\u[dD][89abAB][0-9a-fA-F]{2}"
+_SECOND: Final = rb"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+# begins alike in any case, which the search is fast for
 _LONE: Final = re.compile(
-    rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
-    rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+    rb"\\u(?:[dD][89abAB][0-9a-fA-F]{2}(?!%b)|[dD][c-fC-F][0-9a-fA-F]{2}(?<!%b))"
+    % (_SECOND, _FIRST + _SECOND)
 )
 
 
