@@ -522,3 +522,9 @@ so that there is an answer."""
 
 MAX_TOKEN_FILE_BYTES: Final = 4 << 10
 """Size of a file with a token; ours have 50 bytes."""
+
+# --- files that a configuration names -----------------------------------------------------
+
+MAX_PEM_FILE_BYTES: Final = 16 << 20
+"""Size of a file with certificates, keys or revocation lists. The authorities that a system trusts
+have 250 kB; 16 MiB list some 300,000 revoked certificates."""

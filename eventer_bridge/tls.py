@@ -18,7 +18,9 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
+from eventer_bridge import limits
 from eventer_bridge.errors import ConfigurationError
+from eventer_bridge.resources import read_regular
 
 _CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
 """Of TLS 1.2: forward secret and authenticated, as all of TLS 1.3 are; OpenSSL would add CBC."""
@@ -243,6 +245,6 @@ def _read_certificates(path: Path) -> list[x509.Certificate]:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_regular(path, limits.MAX_PEM_FILE_BYTES)
     except OSError as e:
         raise ConfigurationError(f"{path}: {e.strerror}") from e

@@ -78,6 +78,31 @@ MAX_STATUS_ERRORS: Final = 10
 MAX_READS_OF_FILES: Final = 5
 """Times that files are read anew when they were replaced while they were read."""
 
+# --- configuration files ------------------------------------------------------------------
+
+MAX_CONFIGURATION_BYTES: Final = 8 << 20
+"""Size of a file. One of 10,000 clients has 3 MB."""
+
+MAX_CONFIGURATION_VALUES: Final = 500_000
+"""Values in it, with what aliases repeat. 10,000 clients have 170,000; decoding that many takes
+seconds and 150 MB."""
+
+MAX_CONFIGURATION_DEPTH: Final = 100
+"""Arrays and objects in each other. PyYAML overflows the stack at some 20,000, and what looks at
+the values afterwards takes up to 8 of Python's 1,000 frames for each."""
+
+MAX_CONFIGURATION_ERRORS: Final = 100
+"""Errors of a file that are told: nobody reads more."""
+
+MAX_NUMBER_CHARACTERS: Final = 100
+"""Length of a number or moment. An integer of YAML with colons takes hours for 1 MB of text."""
+
+MAX_TOML_DOTS: Final = 1_000
+"""In a line of TOML: one key of 4 million parts would take hours."""
+
+MAX_YAML_DIRECTIVES: Final = 100
+"""Lines of YAML that begin with ``%``: 20,000 take 1 s, in which nothing else runs."""
+
 MIN_DAYS_LEFT: Final = 30
 """Days before a certificate expires, from which on ``mariner check`` warns: a month to renew it."""
 

@@ -3,12 +3,10 @@
 import ipaddress
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import msgspec
-import yaml
-from hat import json as hat_json
 
 from eventer_bridge import limits as core_limits
 from eventer_bridge import tls
@@ -17,9 +15,7 @@ from eventer_bridge.core.tokens import Token, TokenConfig, TokenSource, without_
 from eventer_bridge.errors import ConfigurationError, InvalidSubscriptionError
 from eventer_bridge.model import EventType
 from eventer_bridge.subscription import Subscription
-
-ENDINGS: Final = (".yaml", ".yml", ".toml", ".json")
-"""Of the names of configuration files, by which hat-json knows their format."""
+from mariner.gateway.config_decoding import decode
 
 
 class PageTls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -97,20 +93,10 @@ def load(path: Path) -> ConsoleConfig:
     Raises:
         ConfigurationError: something is wrong; one line each.
     """
-    if path.suffix not in ENDINGS:
-        raise ConfigurationError(f"{path}: expected a file ending in {', '.join(ENDINGS)}")
     try:
-        data = hat_json.decode_file(path)
-        config = msgspec.convert(data, ConsoleConfig, dec_hook=_to_path)
-    except OSError as e:
-        raise ConfigurationError(f"{path}: {e.strerror}") from e
+        config = msgspec.convert(decode(path), ConsoleConfig, dec_hook=_to_path)
     except msgspec.ValidationError as e:
         raise ConfigurationError(f"{path}: {e}") from e
-    except (ValueError, yaml.YAMLError) as e:
-        # what a parser quotes of the file may be a token
-        line = getattr(getattr(e, "problem_mark", None), "line", None)
-        place = "" if line is None else f"line {line + 1}: "
-        raise ConfigurationError(f"{path}: {place}not valid {path.suffix[1:].upper()}") from e
     problems = [*_problems(config)]
     if problems:
         raise ConfigurationError("\n".join(f"{path}: {i}" for i in problems))

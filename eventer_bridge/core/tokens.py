@@ -28,12 +28,22 @@ import msgspec
 from eventer_bridge import limits, moments
 from eventer_bridge.errors import ConfigurationError, InvalidEventError
 from eventer_bridge.model import Timestamp
+from eventer_bridge.resources import read_regular
 
 MAX_TOKENS: Final = 2
 """Tokens of a client that are valid at a time: the old one and the new one."""
 
 _RANDOM_BYTES: Final = 32
 _SALT_BYTES: Final = 16
+_EXPECTED: Final = "expected a token in one line"
+_UNSEEN: Final = {
+    " ": "a blank",
+    "\t": "a tab",
+    "\n": "a line break",
+    "\r": "a carriage return",
+    "\xa0": "a no-break space",
+    "\ufeff": "a byte order mark",
+}
 _SHA256: Final = re.compile(r"sha256:([0-9a-f]{64})")
 _SCRYPT: Final = re.compile(r"scrypt:([0-9a-f]{32}):([0-9a-f]{64})")
 
@@ -206,28 +216,62 @@ def _text(source: TokenSource, key: str) -> str:
     if source.value is not None:
         return source.value
     if source.file is not None:
-        place = f"{key}.file: {source.file}"
-        text = _of_file(source.file, place)
-    else:
-        place = f"{key}.environment: {source.environment}"
-        found = os.environ.get(source.environment or "")
-        if found is None:
-            raise ConfigurationError(f"{place}: not set")
-        text = found
-    if not text or not text.isprintable():
-        raise ConfigurationError(f"{place}: expected a token in one line")
-    return text
+        return read_file(source.file, f"{key}.file: {source.file}")
+    place = f"{key}.environment: {source.environment}"
+    found = os.environ.get(source.environment or "")
+    if found is None:
+        raise ConfigurationError(f"{place}: not set")
+    return without_end(found, place)
 
 
-def _of_file(path: Path, place: str) -> str:
+def read_file(path: Path, place: str) -> str:
+    """The token in a file; it is not part of what is raised. Any thread; blocks.
+
+    Args:
+        path: the file.
+        place: what to call it in errors.
+
+    Raises:
+        ConfigurationError: it cannot be read, or has none.
+    """
     try:
-        with path.open("rb") as file:
-            data = file.read(limits.MAX_TOKEN_FILE_BYTES + 1)
-        if len(data) > limits.MAX_TOKEN_FILE_BYTES:
-            most = limits.MAX_TOKEN_FILE_BYTES
-            raise ConfigurationError(f"{place}: expected a token of at most {most} bytes")
-        return data.decode().removesuffix("\n").removesuffix("\r")
+        data = read_regular(path, limits.MAX_TOKEN_FILE_BYTES)
     except OSError as e:
         raise ConfigurationError(f"{place}: {e.strerror}") from e
+    return of_bytes(data, place)
+
+
+def of_bytes(data: bytes, place: str) -> str:
+    """The token in a file or an input, see :func:`without_end`; a byte order mark is ignored."""
+    if len(data) > limits.MAX_TOKEN_FILE_BYTES:
+        raise ConfigurationError(f"{place}: has more than {limits.MAX_TOKEN_FILE_BYTES} bytes")
+    try:
+        text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise ConfigurationError(f"{place}: expected a token in one line") from None
+        raise ConfigurationError(f"{place}: not UTF-8 text, {_EXPECTED}") from None
+    return without_end(text, place)
+
+
+def without_end(text: str, place: str) -> str:
+    """A token without the ends of lines behind it.
+
+    What nobody sees is refused, as the token would just be wrong: blanks around it, and characters
+    that are not printed.
+
+    Raises:
+        ConfigurationError: it is no token; ``place`` and the character are part of the text.
+    """
+    token = text.rstrip("\r\n")
+    if not token:
+        raise ConfigurationError(f"{place}: empty, {_EXPECTED}")
+    for where, part in (("begins with", token[0]), ("ends with", token[-1]), ("has", token)):
+        for i in part:
+            if not i.isprintable() or (i == " " and part is not token):
+                raise ConfigurationError(f"{place}: {where} {_name_of(i)}, {_EXPECTED}")
+    return token
+
+
+def _name_of(character: str) -> str:
+    code = f"U+{ord(character):04X}"
+    name = _UNSEEN.get(character)
+    return code if name is None else f"{name} ({code})"

@@ -16,7 +16,8 @@ import click
 from click.core import ParameterSource
 
 from eventer_bridge import tls
-from eventer_bridge.errors import InitError
+from eventer_bridge.core import tokens
+from eventer_bridge.errors import ConfigurationError, InitError
 from eventer_bridge.model import Event, EventType, QueryParams, RegisterEvent, Status
 from mariner.cli.run import EXIT_USAGE, CommandError
 
@@ -155,30 +156,22 @@ def choose_token(token: str | None, file: Path | None) -> str | None:
 
     Raises:
         click.UsageError: both are on the command line, or both in the environment.
-        CommandError: the file cannot be read.
+        CommandError: there is no token in the file or the environment (``tokens.without_end``).
     """
-    if file is None:
-        return token
-    if token is not None:
-        if is_from_environment("token") is is_from_environment("token_file"):
+    is_of_environment = token is not None and is_from_environment("token")
+    if token is not None and file is not None:
+        if is_of_environment is is_from_environment("token_file"):
             raise click.UsageError("Give either --token or --token-file, not both.")
         if is_from_environment("token_file"):
-            return token
-    return _read_token(file)
-
-
-def _read_token(path: Path) -> str:
-    """Read the token of ``--token-file``.
-
-    Raises:
-        CommandError: it cannot be read.
-    """
+            file = None
     try:
-        return path.read_text(encoding="utf-8").rstrip("\r\n")
-    except OSError as e:
-        raise CommandError(f"{path}: {e.strerror}", EXIT_USAGE) from e
-    except UnicodeDecodeError as e:
-        raise CommandError(f"{path}: not UTF-8 text", EXIT_USAGE) from e
+        if file is not None:
+            return tokens.read_file(file, str(file))
+        if token is not None and is_of_environment:
+            return tokens.without_end(token, "the token in the environment")
+        return token
+    except ConfigurationError as e:
+        raise CommandError(str(e), EXIT_USAGE) from e
 
 
 def _check_host(ctx: click.Context, param: click.Parameter, text: str) -> str:
@@ -213,7 +206,7 @@ def server_options(prefix: str, port: int) -> list[click.Option]:
             "Token of this client. Other users of this machine can see the command line:"
             " prefer the environment variable or --token-file.",
         ),
-        option("token-file", "File with the token; a newline after it is ignored.", type=file),
+        option("token-file", "File with the token in one line.", type=file),
         option(
             "tls",
             "Use TLS, with the authorities that this system trusts. Implied by any of the"

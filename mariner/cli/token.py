@@ -4,7 +4,9 @@ import sys
 
 import click
 
+from eventer_bridge import limits
 from eventer_bridge.core import tokens
+from eventer_bridge.errors import ConfigurationError
 from mariner.cli.run import EXIT_USAGE, CommandError
 
 
@@ -31,12 +33,16 @@ def hash_command() -> None:
     The command asks for it, or reads it from standard input: one line. The hash is slow to compute,
     and so to guess; a random token (`mariner token new`) is quicker for clients, and better.
 
-    Exit code 2: there is no token.
+    Exit code 2: there is no token, or there are blanks around it.
     """
-    if sys.stdin.isatty():
-        text = click.prompt("Token", hide_input=True, confirmation_prompt=True, err=True)
-    else:
-        text = sys.stdin.readline().removesuffix("\n").removesuffix("\r")
-    if not text or not text.isprintable():
-        raise CommandError("expected a token in one line of standard input", EXIT_USAGE)
+    place = "standard input"
+    try:
+        if sys.stdin.isatty():
+            typed = click.prompt("Token", hide_input=True, confirmation_prompt=True, err=True)
+            text = tokens.without_end(typed, place)
+        else:
+            line = sys.stdin.buffer.readline(limits.MAX_TOKEN_FILE_BYTES + 1)
+            text = tokens.of_bytes(line, place)
+    except ConfigurationError as e:
+        raise CommandError(str(e), EXIT_USAGE) from None
     click.echo(f"token: {tokens.scrypt_text(text)}")

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
+from eventer_bridge import limits as core_limits
 from eventer_bridge import tls
 from eventer_bridge.core import tokens
 from eventer_bridge.core.authentication import Authenticator, OneForAll
@@ -21,6 +22,7 @@ from eventer_bridge.core.payload_schemas import PayloadSchemas
 from eventer_bridge.core.scrypt_checks import ScryptChecks
 from eventer_bridge.errors import ConfigurationError
 from eventer_bridge.eventer.client import ConnectCb
+from eventer_bridge.resources import read_regular
 from mariner import limits
 from mariner.gateway import config as configs
 from mariner.gateway import config_check
@@ -159,6 +161,6 @@ def _files(of_tls: msgspec.Struct | None) -> dict[str, Path]:
 
 def _digest(file: Path) -> bytes | None:
     try:
-        return hashlib.sha256(file.read_bytes()).digest()
+        return hashlib.sha256(read_regular(file, core_limits.MAX_PEM_FILE_BYTES)).digest()
     except OSError:
         return None

@@ -20,10 +20,10 @@ def describe(error: ValidationError, parent: Iterable[Any] = ()) -> str:
     if error.validator == "additionalProperties":
         known = error.schema["properties"] if isinstance(error.schema, Mapping) else {}
         unknown = [i for i in value if i not in known]
-        masked = ["***"] if "token" in path else [_masked(i) for i in unknown]
-        keys = ", ".join(key_of([*path, i]) for i in masked)
+        shown_keys = ["***"] if "token" in path else [masked(i) for i in unknown]
+        keys = ", ".join(key_of([*path, i]) for i in shown_keys)
         return f"{keys}: unknown key, expected one of {', '.join(known)}"
-    shown = "***" if "token" in path else _show(value)
+    shown = "***" if "token" in path else show(value)
     match error.validator:
         case "type":
             text = " or ".join(expected if isinstance(expected, list) else [expected])
@@ -44,7 +44,7 @@ def describe(error: ValidationError, parent: Iterable[Any] = ()) -> str:
         case "not" if isinstance(error.schema, Mapping) and "description" in error.schema:
             text = error.schema["description"]
         case _:
-            text = f"{error.validator} {_show(expected)}"
+            text = f"{error.validator} {show(expected)}"
     article = {"integer": "an ", "object": "an ", "array": "an ", "string": "a "}.get(text, "")
     return f"{key_of(path)}: {shown}: expected {article}{text}"
 
@@ -73,16 +73,17 @@ def key_of(path: Iterable[Any]) -> str:
     return text.removeprefix(".") or "(root)"
 
 
-def _masked(value: Any) -> Any:
+def masked(value: Any) -> Any:
     """Without a token that stands where none should: ``token:secret`` is one text to YAML."""
     is_suspect = isinstance(value, str) and "token" in value and not value.isidentifier()
     return "***" if is_suspect else value
 
 
-def _show(value: Any) -> str:
+def show(value: Any) -> str:
+    """A value as text, shortened, without a token."""
     if isinstance(value, dict):
         return "an object"
     if isinstance(value, list):
         return "an array"
-    text = repr(_masked(value))
+    text = repr(masked(value))
     return text if len(text) <= _MAX_VALUE_CHARACTERS else f"{text[:_MAX_VALUE_CHARACTERS]}…"

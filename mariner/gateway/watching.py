@@ -9,6 +9,7 @@ import asyncio
 import hashlib
 from pathlib import Path
 
+from eventer_bridge.resources import read_regular
 from mariner import limits
 from mariner.gateway import access
 from mariner.gateway.config import GatewayConfig
@@ -39,7 +40,8 @@ async def watch(path: Path, reloader: Reloader) -> None:
 def _ext_look(path: Path, wanted: GatewayConfig) -> dict[str, object]:
     found = access.ext_contents(wanted)
     try:
-        found["configuration"] = hashlib.sha256(path.read_bytes()).digest()
+        data = read_regular(path, limits.MAX_CONFIGURATION_BYTES)
+        found["configuration"] = hashlib.sha256(data).digest()
     except OSError as e:
         found["configuration"] = str(e)
     return found

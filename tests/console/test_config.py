@@ -98,8 +98,9 @@ def test_errors_name_the_key(tmp_path: Path, keys: dict[str, Any], text: str) ->
     ("name", "text", "expected"),
     [
         ("a.ini", "", "expected a file ending in .yaml, .yml, .toml, .json"),
-        ("a.yaml", "a: [token-of-someone\n", "line 2: not valid YAML"),
-        ("a.json", "token-of-someone", "not valid JSON"),
+        ("a.yaml", "a: [token-of-someone\n", "line 2, column 1: did not find expected"),
+        ("a.json", "token-of-someone", "Expecting value: line 1 column 1"),
+        ("a.yaml", "users: []\nusers: []\n", "line 2, column 1: users: the key is there twice"),
         ("a.json", "[]", "Expected `object`, got `array`"),
     ],
 )

@@ -26,7 +26,7 @@ def test_a_random_token() -> None:
 
 
 def test_equal_tokens_are_kept_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "plain").write_text(f"{SECRET}\r\n")
+    (tmp_path / "plain").write_text(f"\ufeff{SECRET}\r\n")  # as editors of Windows write it
     (tmp_path / "hash").write_text(f"{SHA256}\n")
     monkeypatch.setenv("TOKEN", SECRET)
     assert tokens.sha256_text(SECRET) == SHA256
@@ -77,12 +77,28 @@ def test_expiry(monkeypatch: pytest.MonkeyPatch) -> None:
     ("source", "error"),
     [
         (TokenSource(file=Path("none")), "t.file: {0}/none: No such file or directory"),
-        (TokenSource(file=Path("empty")), "t.file: {0}/empty: expected a token in one line"),
-        (TokenSource(file=Path("two")), "t.file: {0}/two: expected a token in one line"),
-        (TokenSource(file=Path("bytes")), "t.file: {0}/bytes: expected a token in one line"),
-        (TokenSource(file=Path("long")), "t.file: {0}/long: expected a token of at most 4096 byte"),
+        (TokenSource(file=Path("empty")), "t.file: {0}/empty: empty"),
+        (TokenSource(file=Path("two")), "t.file: {0}/two: has a line break (U+000A)"),
+        (TokenSource(file=Path("bytes")), "t.file: {0}/bytes: not UTF-8 text"),
+        (TokenSource(file=Path("before")), "t.file: {0}/before: begins with a blank (U+0020)"),
+        (
+            TokenSource(file=Path("after")),
+            "t.file: {0}/after: ends with a blank (U+0020), expected",
+        ),
+        (
+            TokenSource(file=Path("tab")),
+            "t.file: {0}/tab: ends with a tab (U+0009), expected a tok",
+        ),
+        (TokenSource(file=Path("mark")), "t.file: {0}/mark: has a byte order mark (U+FEFF), expec"),
+        (
+            TokenSource(file=Path("strange")),
+            "t.file: {0}/strange: begins with U+200B, expected a t",
+        ),
+        (TokenSource(file=Path("long")), "t.file: {0}/long: has 9600 bytes, at most 4096 are read"),
+        (TokenSource(file=Path("/dev/zero")), "t.file: /dev/zero: is a character device, expected"),
         (TokenSource(environment="NONE"), "t.environment: NONE: not set"),
-        (TokenSource(environment="EMPTY"), "t.environment: EMPTY: expected a token in one line"),
+        (TokenSource(environment="AFTER"), "t.environment: AFTER: ends with a blank (U+0020), exp"),
+        (TokenSource(environment="EMPTY"), "t.environment: EMPTY: empty, expected a token"),
         (
             TokenSource("sha256:" + SECRET),
             "t: ***: expected a hash of `mariner token hash`",
@@ -98,9 +114,20 @@ def test_a_source_that_has_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: TokenSource, error: str
 ) -> None:
     monkeypatch.setenv("EMPTY", "")
-    contents = {"empty": b"\n", "two": f"{SECRET}\n{SECRET}\n".encode(), "bytes": b"hunter2\xff"}
-    for name, content in {**contents, "long": SECRET.encode() * 600}.items():
-        (tmp_path / name).write_bytes(content)
+    monkeypatch.setenv("AFTER", f"{SECRET} ")
+    contents = {
+        "empty": "\n",
+        "two": f"{SECRET}\n{SECRET}\n",
+        "before": f" {SECRET}",
+        "after": f"{SECRET} \r\n",
+        "tab": f"{SECRET}\t\n",
+        "mark": f"{SECRET}\ufeff{SECRET}",
+        "strange": f"\u200b{SECRET}",
+        "long": "hunter2." * 1200,
+    }
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content.encode())
+    (tmp_path / "bytes").write_bytes(b"hunter2\xff")
     if source.file is not None:
         source = TokenSource(file=tmp_path / source.file)
     with pytest.raises(ConfigurationError) as caught:

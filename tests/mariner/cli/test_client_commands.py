@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,21 @@ async def test_register_answers_while_the_input_is_open(shell: Shell) -> None:
         process.send_signal(signal.SIGINT)
         assert await process.wait() == 130
         assert await process.stderr.read() == b""  # type: ignore[union-attr]  # it is a pipe
+
+
+async def test_byte_order_marks_before_the_input(shell: Shell) -> None:
+    result = await shell.run("register", stdin="\ufeff" + lines(5, event_type="mark"))
+    assert result.values == [5], result.stderr
+    with tempfile.TemporaryFile() as stdin:
+        stdin.write(lines(5, event_type="mark").encode("utf-16"))
+        stdin.seek(0)
+        process = await shell.start_fresh("register", stdin=stdin)
+        _, stderr = await process.communicate()
+    assert process.returncode == 2
+    assert stderr.decode() == (
+        "mariner: error: standard input: begins with the byte order mark of UTF-16,"
+        " expected UTF-8\n"
+    )
 
 
 async def test_wrong_line(shell: Shell) -> None:

@@ -1,5 +1,6 @@
 """Options of commands that say which server: host, name, token, TLS."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,19 @@ async def test_token_file(shell: Shell, tmp_path: Path) -> None:
         *options[:3], "--token", "secret", MARINER_TOKEN="", MARINER_TOKEN_FILE=str(path)
     )
     assert given.code == 0
+    path.write_text("\ufeffsecret\r\n")
+    assert (await shell.run(*options, MARINER_TOKEN="")).code == 0
+    path.write_text("secret \n")
+    unseen = await shell.run(*options, MARINER_TOKEN="")
+    assert unseen.code == 2
+    reason = "ends with a blank (U+0020), expected a token in one line"
+    assert unseen.stderr == f"mariner: error: {path}: {reason}\n"
+    unseen = await shell.run(*options[:3], MARINER_TOKEN="secret ")
+    assert unseen.stderr == f"mariner: error: the token in the environment: {reason}\n"
+    path.unlink()
+    os.mkfifo(path)
+    waiting = await shell.run(*options, MARINER_TOKEN="")
+    assert waiting.stderr == f"mariner: error: {path}: is a FIFO, expected a regular file\n"
     path.unlink()
     missing = await shell.run(*options, MARINER_TOKEN="")
     assert missing.code == 2

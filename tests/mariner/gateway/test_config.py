@@ -10,6 +10,7 @@ import pytest
 
 from eventer_bridge.backends.retention import RetentionRule
 from eventer_bridge.errors import ConfigurationError
+from mariner import limits
 from mariner.gateway import config, config_check, config_file
 from mariner.gateway.config import DummyConfig, MemoryConfig, RocksDbConfig
 from tests.support.certificates import make_certificates
@@ -273,6 +274,12 @@ def test_all_errors_are_told_at_once() -> None:
     assert len(problems(conf)) == 3
 
 
+def test_so_many_errors_are_told() -> None:
+    found = problems({**GOOD, "clients": [1] * 1_000})
+    assert len(found) == limits.MAX_CONFIGURATION_ERRORS + 1
+    assert found[-1] == "gateway.yaml: and maybe more"
+
+
 def test_what_the_schema_cannot_tell_is_told_beside_what_it_can() -> None:
     clients = [GOOD["clients"][0], GOOD["clients"][0]]
     assert len(problems({**changed("mariner", "port", to="x"), "clients": clients})) == 1
@@ -303,7 +310,11 @@ def test_formats(tmp_path: Path, ending: str) -> None:
         ("a.json", '{"a": }', "line 1 column 7"),
         ("a.toml", "a = b\n", "line 1, column 5"),
         ("a.ini", "", "expected a file ending in .yaml, .yml, .toml, .json"),
-        ("a.yaml", "expires: 2026-02-30", ": a date is not valid: day is out of range for month"),
+        (
+            "a.yaml",
+            "expires: 2026-02-30",
+            ": a date or number is not valid: day is out of range",
+        ),
         ("a.yaml", "# nothing", ": empty, expected an object"),
         ("a.yaml", None, "No such file or directory"),
     ],
