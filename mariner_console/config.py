@@ -3,7 +3,7 @@
 import ipaddress
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import urlsplit
 
 import msgspec
@@ -15,7 +15,7 @@ from eventer_bridge.core.tokens import Token, TokenConfig, TokenSource, without_
 from eventer_bridge.errors import ConfigurationError, InvalidSubscriptionError
 from eventer_bridge.model import EventType
 from eventer_bridge.subscription import Subscription
-from mariner.gateway.config_decoding import decode
+from mariner.gateway.config_decoding import decode, to_path
 
 
 class PageTls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -94,7 +94,7 @@ def load(path: Path) -> ConsoleConfig:
         ConfigurationError: something is wrong; one line each.
     """
     try:
-        config = msgspec.convert(decode(path), ConsoleConfig, dec_hook=_to_path)
+        config = msgspec.convert(decode(path), ConsoleConfig, dec_hook=to_path)
     except msgspec.ValidationError as e:
         raise ConfigurationError(f"{path}: {e}") from e
     problems = [*_problems(config)]
@@ -171,7 +171,3 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def _to_path(kind: type[Any], value: Any) -> Any:
-    return kind(value)

@@ -10,7 +10,7 @@ others by the process of :class:`PayloadSchemas`, with a time limit. A pattern t
 often (``limits.MAX_PATTERN_BACKTRACKS``) does not match.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jsonschema_rs
@@ -24,6 +24,7 @@ from eventer_bridge.model import JsonPayload, Payload
 _MASK = "value"
 """Placeholder for a payload's values in texts."""
 
+_EXPECTED = "expected a JSON Schema of draft 2020-12"
 _PATTERNS = jsonschema_rs.FancyRegexOptions(backtrack_limit=limits.MAX_PATTERN_BACKTRACKS)
 
 
@@ -57,8 +58,7 @@ class PayloadSchema:
         except (msgspec.DecodeError, RecursionError) as e:
             return f"payload: {e}"
         except jsonschema_rs.ValidationError as e:
-            pointer = "".join(f"/{i}" for i in e.instance_path)
-            return f"payload{pointer}: {e.message}"
+            return f"payload{_pointer(e)}: {e.message}"
         return None
 
 
@@ -66,14 +66,67 @@ def create(schemas: Iterable[Mapping[str, Any]]) -> dict[str, PayloadSchema]:
     """Schemas by their ``$id``.
 
     Raises:
-        ConfigurationError: one cannot be used.
+        ConfigurationError: some cannot be used; one line each.
     """
-    by_id = {str(schema["$id"]): schema for schema in schemas}
+    made, wrong = _create(schemas)
+    if wrong:
+        raise ConfigurationError("\n".join(wrong))
+    return made
+
+
+def problems(schemas: Iterable[Mapping[str, Any]]) -> Sequence[str]:
+    """Why :func:`create` would fail: texts that begin with the key, as ``schemas[0]``."""
+    return _create(schemas)[1]
+
+
+def _create(
+    schemas: Iterable[Mapping[str, Any]],
+) -> tuple[dict[str, PayloadSchema], Sequence[str]]:
+    made: dict[str, PayloadSchema] = {}
+    wrong: list[str] = []
+    several = [dict(schema) for schema in schemas]
     try:
-        registry = jsonschema_rs.Registry([(i, dict(schema)) for i, schema in by_id.items()])
-        return {i: PayloadSchema(schema, registry) for i, schema in by_id.items()}
+        registry = _registry(several)
     except (ValueError, jsonschema_rs.ReferencingError) as e:
-        raise ConfigurationError(f"schemas: {e}") from e
+        return made, [_unregistered(several, e)]
+    for index, schema in enumerate(several):
+        key = _key(index, schema)
+        try:
+            found = PayloadSchema(schema, registry)
+        except jsonschema_rs.ValidationError as e:
+            wrong.append(f"{key}: {_EXPECTED}: schema{_pointer(e)}: {e.message}")
+        except (ValueError, jsonschema_rs.ReferencingError) as e:
+            wrong.append(f"{key}: {_EXPECTED}: {e}")
+        else:
+            if found.id in made:
+                wrong.append(f"{key}: expected an $id that no other schema has")
+            made[found.id] = found
+    return made, wrong
+
+
+def _registry(schemas: Iterable[dict[str, Any]]) -> jsonschema_rs.Registry:
+    return jsonschema_rs.Registry([(str(i["$id"]), i) for i in schemas])
+
+
+def _unregistered(schemas: Sequence[dict[str, Any]], error: Exception) -> str:
+    """Says which schema has the unknown reference or wrong ``$id``: the library does not."""
+    known = [{"$id": i["$id"]} for i in schemas]
+    alone = [(index, [i]) for index, i in enumerate(known)]
+    among = [(index, [*known, schema]) for index, schema in enumerate(schemas)]
+    for index, several in (*alone, *among):
+        try:
+            _registry(several)
+        except (ValueError, jsonschema_rs.ReferencingError) as e:
+            return f"{_key(index, schemas[index])}: {_EXPECTED}: {e}"
+    return f"schemas: {error}"
+
+
+def _key(index: int, schema: Mapping[str, Any]) -> str:
+    return f"schemas[{index}]: {str(schema['$id'])!r}"
+
+
+def _pointer(error: jsonschema_rs.ValidationError) -> str:
+    return "".join(f"/{i}" for i in error.instance_path)
 
 
 class PayloadSchemas:

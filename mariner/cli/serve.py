@@ -40,6 +40,9 @@ _CONF = click.option(
 def check(path: Path) -> None:
     """Check a configuration and the files it names, then exit.
 
+    It makes everything that `serve` makes, without listening or opening the store: modules are
+    created, too, with an empty store.
+
     Warnings on standard error, one per line, name what lets strangers in (clients that need
     neither token nor certificate, tokens where their hashes suffice, tokens or private keys in
     files that others can read), what expires within 30 days, and a limit of open files that leaves
@@ -47,7 +50,13 @@ def check(path: Path) -> None:
 
     Exit code 0: it can be used; 2: it cannot, for the reasons printed, one per line.
     """
-    lines = config_audit.audit(path, _load(path))
+    conf = _load(path)
+    try:
+        logs.rehearse(conf.log, conf.audit)
+        asyncio.run(gateway.rehearse(conf))
+    except EventerBridgeError as e:
+        _fail("\n".join(f"{path}: {line}" for line in str(e).splitlines()), 2)
+    lines = config_audit.audit(path, conf)
     descriptors.raise_limit()
     try:
         found = descriptors.find()
@@ -91,8 +100,8 @@ def serve(*, path: Path, accept_loss: bool, is_watching: bool) -> None:
     os.umask(0o077)  # files of the store and of logs are private
     try:
         logs.configure(conf.log, conf.audit)
-    except (ValueError, OSError) as e:
-        _fail(f"{path}: log or audit: {e}", 2)
+    except ConfigurationError as e:
+        _fail(f"{path}: {e}", 2)
     descriptors.raise_limit()
     memory.configure()
     # a reader thread yields to the event loop after at most this time

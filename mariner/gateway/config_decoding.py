@@ -7,6 +7,7 @@ there twice, because only the last one would count. Any thread.
 
 import itertools
 import json
+import os
 import re
 import tomllib
 from collections.abc import Iterable, Sequence
@@ -55,6 +56,14 @@ def decode(path: Path) -> Any:
         what = "a date or number is not valid: " if type(e) is ValueError else ""
         problem = f"{what}{without_quotes(str(e))}"
     raise ConfigurationError(f"{path}: {problem}")
+
+
+def to_path(kind: type[Any], value: Any) -> Any:
+    """A text as a path (``msgspec.convert``'s ``dec_hook``)."""
+    path = kind(value)
+    if b"\0" in os.fsencode(path):  # which raises ValueError as well
+        raise ValueError("expected a path without the character U+0000")
+    return path
 
 
 class _WrongError(Exception):
@@ -149,8 +158,12 @@ class _YamlLoader(yaml.CSafeLoader):
         super().ascend_resolver()
 
 
-for _name in ("binary", "omap", "pairs", "set"):  # of what JSON does not have
-    _YamlLoader.add_constructor(f"{_YAML_TAG}{_name}", _YamlLoader.construct_undefined)
+def _refuse_tag(loader: Any, node: Any) -> Any:
+    raise _error("a tag of what JSON does not have", node)
+
+
+for _name in ("binary", "omap", "pairs", "set"):
+    _YamlLoader.add_constructor(f"{_YAML_TAG}{_name}", _refuse_tag)
 
 
 def _decode_yaml(text: str) -> Any:

@@ -8,7 +8,7 @@ import functools
 import itertools
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import jsonschema
 import msgspec
@@ -21,9 +21,15 @@ from eventer_bridge.errors import ConfigurationError
 from eventer_bridge.resources import read_schema
 from mariner import limits
 from mariner.gateway.config import GatewayConfig
-from mariner.gateway.config_decoding import decode
+from mariner.gateway.config_decoding import decode, to_path
 from mariner.gateway.config_messages import describe
 from mariner.gateway.config_problems import semantic_problems
+
+_VALIDATOR: Final = jsonschema.validators.extend(
+    # 1.0 is no integer here, as msgspec has it
+    jsonschema.Draft202012Validator,
+    type_checker=jsonschema.Draft4Validator.TYPE_CHECKER,
+)
 
 
 def load(path: Path) -> GatewayConfig:
@@ -81,11 +87,10 @@ def parse(data: Any, where: str) -> GatewayConfig:
         problems += semantic_problems({i: data[i] for i in data if i not in wrong})
     if problems:
         raise ConfigurationError("\n".join(f"{where}: {i}" for i in sorted(problems)))
-    return msgspec.convert(data, GatewayConfig, dec_hook=_to_path)
-
-
-def _to_path(kind: type[Any], value: Any) -> Any:
-    return kind(value)
+    try:
+        return msgspec.convert(data, GatewayConfig, dec_hook=to_path)
+    except msgspec.ValidationError as e:
+        raise ConfigurationError(f"{where}: {e}") from e
 
 
 @functools.cache
@@ -99,4 +104,5 @@ def _validator() -> jsonschema.Draft202012Validator:
             (schema["$id"], Resource.from_contents(schema)),
         ]
     )
-    return jsonschema.Draft202012Validator(schema, registry=registry)
+    validator: jsonschema.Draft202012Validator = _VALIDATOR(schema, registry=registry)
+    return validator

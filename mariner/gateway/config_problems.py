@@ -4,10 +4,10 @@ import math
 from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any, Final
 
-import jsonschema_rs
+import msgspec
 
 from eventer_bridge.backends.retention import LIMITS
-from eventer_bridge.core import tokens
+from eventer_bridge.core import payload_schemas, tokens
 from eventer_bridge.errors import (
     ConfigurationError,
     InvalidEventError,
@@ -18,7 +18,8 @@ from eventer_bridge.model import check_registrable
 from eventer_bridge.modules import loading as modules
 from eventer_bridge.rsb.event import parse_scope
 from eventer_bridge.subscription import Subscription
-from mariner.gateway.config_messages import describe, key_of
+from mariner.gateway.config import HttpConfig
+from mariner.gateway.config_messages import describe, key_of, show
 
 _ANY_ADDRESS: Final = ("", "0.0.0.0", "::")  # noqa: S104  # none of them is listened on here
 
@@ -26,19 +27,49 @@ _ANY_ADDRESS: Final = ("", "0.0.0.0", "::")  # noqa: S104  # none of them is lis
 def semantic_problems(data: Mapping[str, Any]) -> Iterator[str]:
     """What the schema cannot tell, of those top-level keys that it accepts."""
     schemas: list[Mapping[str, Any]] = data.get("schemas", [])
-    for index, schema in enumerate(schemas):
-        key = f"schemas[{index}]"
-        if not isinstance(schema.get("$id"), str):
-            yield f"{key}.$id: missing, expected the identifier that schema_id refers to"
-        elif reason := _schema_problem(schema):
-            yield f"{key}: expected a valid JSON Schema: {reason}"
+    without_id = [i for i, schema in enumerate(schemas) if not isinstance(schema.get("$id"), str)]
+    for index in without_id:
+        yield f"schemas[{index}].$id: missing, expected the identifier that schema_id refers to"
+    if not without_id:
+        yield from payload_schemas.problems(schemas)
     known = {schema.get("$id") for schema in schemas}
+    yield from _address_problems(data)
     if "clients" in data and "mariner" in data:
         yield from _client_problems("clients", data["clients"], "mariner", data["mariner"], known)
     yield from _listener_problems("mariner", data.get("mariner", {}))
     if "event_core" in data:
         yield from _core_problems(data["event_core"], known)
     yield from _token_problems("eventer.token", data.get("eventer", {}).get("token"))
+
+
+def _address_problems(data: Mapping[str, Any]) -> Iterator[str]:
+    core = data.get("event_core", {})
+    rsb, replication = core.get("rsb", {}), core.get("replication", [])
+    http = {"http": msgspec.to_builtins(HttpConfig()) | data["http"]} if "http" in data else {}
+    listeners: dict[str, Mapping[str, Any]] = {
+        "mariner": data.get("mariner", {}),
+        "event_core.eventer_server": core.get("eventer_server", {}),
+        "event_core.rsb": rsb if rsb.get("mode") == "server" else {},
+        **http,
+    }
+    servers = {f"event_core.replication[{index}]": i for index, i in enumerate(replication)}
+    servers |= {"event_core.monitor": core.get("monitor", {}), "eventer": data.get("eventer", {})}
+    for key, place in {**listeners, **servers, "event_core.rsb": rsb}.items():
+        if not _is_host(place.get("host", "")):
+            yield f"{key}.host: {show(place['host'])}: expected a name or an address"
+    taken: dict[tuple[str, int], str] = {}
+    for key, place in listeners.items():
+        if port := place.get("port", 0):
+            other = taken.setdefault((place["host"], port), key)
+            if other != key:
+                yield f"{key}.port: {port}: expected another port than {other} has"
+
+
+def _is_host(text: str) -> bool:
+    try:
+        return b"\0" not in text.encode("idna")
+    except UnicodeError:
+        return False
 
 
 def _core_problems(core: Mapping[str, Any], known: Container[Any]) -> Iterator[str]:
@@ -170,11 +201,3 @@ def _retention_problems(key: str, rule: Mapping[str, Any]) -> Iterator[str]:
         yield f"{key}: expected at least one of {', '.join(LIMITS)}"
     if math.isnan(rule.get("duration", 0)):
         yield f"{key}.duration: nan: expected a number"
-
-
-def _schema_problem(schema: Mapping[str, Any]) -> str | None:
-    try:
-        jsonschema_rs.meta.validate(dict(schema))
-    except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as e:
-        return str(e).splitlines()[0]
-    return None

@@ -6,6 +6,7 @@ accepted, everything accepted is answered and durable. Then the parts are closed
 """
 
 import asyncio
+import contextlib
 import functools
 import logging
 from collections.abc import Mapping
@@ -91,6 +92,28 @@ async def create(config: GatewayConfig, *, accept_loss: bool = False) -> "Gatewa
         await aio.uncancellable(gateway.async_close())
         raise
     return gateway
+
+
+async def rehearse(config: GatewayConfig) -> None:
+    """Make everything of a gateway that neither listens nor needs its store, and close it again.
+
+    Modules are created as well: with an engine whose events are not stored.
+
+    Raises:
+        ConfigurationError: a certificate, key, token or schema cannot be used.
+        ModuleError: a module cannot be created.
+    """
+    checks = ScryptChecks()
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(checks.async_close)
+        made = access.ext_create(config, checks)
+        stack.push_async_callback(made.schemas.async_close)
+        if config.event_core is not None:
+            backend = dummy.create()
+            stack.push_async_callback(backend.async_close)
+            core = _create_engine(config.event_core, backend)
+            stack.push_async_callback(core.async_close)
+            await core.start()
 
 
 class Prepared(NamedTuple):
@@ -360,16 +383,7 @@ class Gateway(aio.Resource):
             config, metrics, config.server_id if self._accept_loss else None
         )
         self._own(backend, "backend")
-        confs = config.backend.conditions
-        conditions = Conditions(confs) if confs else None
-        core = self._engine = engine.Engine(
-            backend,
-            config.server_id,
-            config.modules,
-            conditions,
-            config.cursors.hold_retention,
-            is_in_group=config.monitor is not None,
-        )
+        core = self._engine = _create_engine(config, backend)
         self._own(core, "engine")
         if config.monitor is None:
             await core.start()
@@ -466,6 +480,18 @@ class Gateway(aio.Resource):
             self._waits_for = "traces"
             await self._tracing.async_close()
         self._waits_for = "threads"
+
+
+def _create_engine(config: CoreConfig, backend: Backend) -> engine.Engine:
+    confs = config.backend.conditions
+    return engine.Engine(
+        backend,
+        config.server_id,
+        config.modules,
+        Conditions(confs) if confs else None,
+        config.cursors.hold_retention,
+        is_in_group=config.monitor is not None,
+    )
 
 
 async def _create_backend(

@@ -105,6 +105,6 @@ def _audit(report: Mapping[str, Sequence[str]]) -> None:
 def _configure_log(wanted: GatewayConfig, running: GatewayConfig, path: Path) -> None:
     try:
         logs.configure(wanted.log, wanted.audit)
-    except (ValueError, OSError) as e:
+    except ConfigurationError as e:
         logs.configure(running.log, running.audit)
-        raise ConfigurationError(f"{path}: log or audit: {e}") from e
+        raise ConfigurationError(f"{path}: {e}") from e

@@ -15,7 +15,7 @@ import functools
 import random
 import threading
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -44,6 +44,24 @@ def query_name(kind: type[QueryParams]) -> str:
     return kind.__name__.removeprefix("Query").removesuffix("Params").lower()
 
 
+def load_library() -> tuple[Any, Any, Any, Any, Any]:
+    """Import OpenTelemetry: ``trace_exporter``, ``resources``, ``trace``, ``export``, its status.
+
+    Raises:
+        ConfigurationError: the extra is not installed.
+    """
+    try:
+        from opentelemetry.exporter.otlp.proto.http import trace_exporter  # noqa: PLC0415
+        from opentelemetry.sdk import resources, trace  # noqa: PLC0415
+        from opentelemetry.sdk.trace import export  # noqa: PLC0415
+        from opentelemetry.trace import StatusCode  # noqa: PLC0415
+    except ImportError as e:
+        raise ConfigurationError(
+            "traces: needs the extra `otel` (pip install 'mariner-gateway[otel]')"
+        ) from e
+    return trace_exporter, resources, trace, export, StatusCode
+
+
 class Tracing:
     """See the module. An observer of the core.
 
@@ -56,15 +74,7 @@ class Tracing:
     """
 
     def __init__(self, config: TracesConfig, name: str) -> None:
-        try:
-            from opentelemetry.exporter.otlp.proto.http import trace_exporter  # noqa: PLC0415
-            from opentelemetry.sdk import resources, trace  # noqa: PLC0415
-            from opentelemetry.sdk.trace import export  # noqa: PLC0415
-            from opentelemetry.trace import StatusCode  # noqa: PLC0415
-        except ImportError as e:
-            raise ConfigurationError(
-                "traces: needs the extra `otel` (pip install 'mariner-gateway[otel]')"
-            ) from e
+        trace_exporter, resources, trace, export, status = load_library()
         self._ratio = config.sample_ratio
         attributes = {"service.name": "mariner-gateway", "service.instance.id": name}
         resource = resources.Resource.create({**attributes, "service.version": __version__})
@@ -74,7 +84,7 @@ class Tracing:
         )
         self._provider.add_span_processor(export.BatchSpanProcessor(exporter))
         self._tracer = self._provider.get_tracer("mariner", __version__)
-        self._error = StatusCode.ERROR
+        self._error = status.ERROR
 
     def on_session(self, session: Session, persisted: bool) -> None:
         """Begin a span, when it is registered (``core.Observer``)."""

@@ -163,7 +163,7 @@ def open_database(path: Path, *, create: bool = True) -> Rdict:
                 truncate(torn)
         elif create:
             check_marker(path)
-            _refuse_strange_files(path)
+            refuse_strange_files(path)
         else:
             raise StorageError(f"{path}: the event store no longer exists")
     except OSError as e:
@@ -374,8 +374,12 @@ def _make_directory(path: Path) -> None:
         directories.sync(created.parent)
 
 
-def _refuse_strange_files(path: Path) -> None:
-    """Refuse data without CURRENT: creating a database writes CURRENT before any data."""
+def refuse_strange_files(path: Path) -> None:
+    """Refuse data without CURRENT: creating a database writes CURRENT before any data.
+
+    Raises:
+        StoreDamagedError: there is some.
+    """
     for file in sorted(path.iterdir()):
         if not file.name.startswith(_CREATION) and file.suffix != ".dbtmp":
             raise StoreDamagedError(

@@ -12,9 +12,12 @@ Lines that were left out or dropped are reported in a line of their own and in m
 
 import atexit
 import logging.config
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from eventer_bridge.errors import ConfigurationError
 from mariner.gateway.logs import audit
 from mariner.gateway.logs.audit import AuditConfig
 from mariner.gateway.logs.pipeline import Pipeline
@@ -70,18 +73,55 @@ def configure(log: Mapping[str, Any] | None, audited: AuditConfig | None = None)
         audited: ``audit`` of it.
 
     Raises:
-        ValueError: ``log`` cannot be used.
-        OSError: a file cannot be written.
+        ConfigurationError: it cannot be used, or a file cannot be written.
     """
     global _pipeline, _earlier  # noqa: PLW0603  # like logging itself, one per process
     close()
     _earlier, _pipeline = counts(), None
     # all loggers exist already
     conf = {"disable_existing_loggers": False, **log} if log is not None else DEFAULT
-    logging.config.dictConfig(conf)
+    try:
+        logging.config.dictConfig(conf)
+    except ValueError as e:  # also of what handlers raise
+        cause = "" if e.__cause__ is None else f": {e.__cause__}"
+        raise ConfigurationError(f"log: {e}{cause}") from e
     logging.captureWarnings(True)  # they would be written to standard error at once
-    _pipeline = Pipeline(audit.configure(audited))
+    try:
+        _pipeline = Pipeline(audit.configure(audited))
+    except OSError as e:
+        raise ConfigurationError(f"audit.file: {e.filename}: {e.strerror}") from e
     atexit.register(_pipeline.close)
+
+
+def rehearse(log: Mapping[str, Any] | None, audited: AuditConfig | None = None) -> None:
+    """Configure logging, and leave everything as it was before, files as well.
+
+    Raises:
+        ConfigurationError: as :func:`configure`.
+    """
+    handlers = ({} if log is None else log).get("handlers", {}).values()
+    files = [Path(i["filename"]) for i in handlers if isinstance(i.get("filename"), str)]
+    if audited is not None and audited.file is not None:
+        files.append(audited.file)
+    created = [file for file in files if not os.path.lexists(file)]
+    loggers = [i for i in logging.root.manager.loggerDict.values() if isinstance(i, logging.Logger)]
+    before = [
+        (i, i.level, i.propagate, i.disabled, [*i.handlers], [*i.filters])
+        for i in (logging.root, *loggers)
+    ]
+    try:
+        configure(log, audited)
+    finally:
+        close()
+        logging.shutdown()  # closes the files
+        logging.captureWarnings(False)
+        for logger, level, propagate, disabled, of_logger, filters in before:
+            logger.setLevel(level)
+            logger.propagate, logger.disabled = propagate, disabled
+            logger.handlers, logger.filters = of_logger, filters
+        for file in created:
+            if file.is_file() and not file.stat().st_size:
+                file.unlink()
 
 
 def close() -> bool:

@@ -1,5 +1,6 @@
 """Payload schemas: the first thing that is wrong is told, and no value of the payload."""
 
+import re
 import tracemalloc
 from typing import Any
 
@@ -57,11 +58,21 @@ def test_errors_are_not_collected(numbers: PayloadSchema) -> None:
         tracemalloc.stop()
 
 
-def test_a_schema_that_cannot_be_used_is_told() -> None:
-    with pytest.raises(ConfigurationError, match="schemas: "):
-        payload_schemas.create([NUMBERS])
-    with pytest.raises(ConfigurationError, match="schemas: "):
-        payload_schemas.create([{"$id": "test://wrong", "type": 1}])
+def test_a_schema_that_cannot_be_used_is_named() -> None:
+    expected = "expected a JSON Schema of draft 2020-12"
+    good, wrong = {"$id": "urn:good"}, {"$id": "urn:wrong", "type": 1}
+    unknown = {"$id": "urn:a", "$ref": "urn:none"}
+    several: list[tuple[list[dict[str, Any]], str]] = [
+        ([NUMBERS], f"schemas[0]: 'test://numbers': {expected}: Resource 'test://number' is not"),
+        ([good, wrong], f"schemas[1]: 'urn:wrong': {expected}: schema/type: value is not valid"),
+        ([{"$id": "urn:b", "$ref": "urn:a"}, unknown], f"schemas[1]: 'urn:a': {expected}: "),
+        ([good, {"$id": ":: no URI"}], f"schemas[1]: ':: no URI': {expected}: Invalid URI"),
+        ([good, good], "schemas[1]: 'urn:good': expected an $id that no other schema has"),
+    ]
+    for schemas, problem in several:
+        with pytest.raises(ConfigurationError, match=f"^{re.escape(problem)}"):
+            payload_schemas.create(schemas)
+        assert len(payload_schemas.problems(schemas)) == 1
 
 
 def test_a_pattern_that_goes_back_too_often_does_not_match() -> None:

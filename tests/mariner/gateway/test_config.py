@@ -32,6 +32,9 @@ GOOD: dict[str, Any] = {
 }
 
 
+DRAFT_07 = {"$schema": "http://json-schema.org/draft-07/schema#", "$id": "urn:x"}
+
+
 def changed(*path: str | int, to: Any) -> dict[str, Any]:
     conf = copy.deepcopy(GOOD)
     target: Any = conf
@@ -204,7 +207,37 @@ def test_rsb() -> None:
         ),
         (
             changed("schemas", to=[{"$id": "urn:x", "type": "nothing"}]),
-            "schemas[0]: expected a valid JSON Schema: ",
+            "schemas[0]: 'urn:x': expected a JSON Schema of draft 2020-12: schema/type: value is ",
+        ),
+        (
+            changed("schemas", 0, to={**DRAFT_07, "items": [{"type": "string"}]}),
+            "schemas[0]: 'urn:x': expected a JSON Schema of draft 2020-12: schema/items: value is ",
+        ),
+        (
+            changed("schemas", to=[*GOOD["schemas"], {"$id": "urn:y", "$ref": "urn:z"}]),
+            "schemas[1]: 'urn:y': expected a JSON Schema of draft 2020-12: Resource 'urn:z' is not",
+        ),
+        (
+            changed("schemas", to=[*GOOD["schemas"], {"$id": "not: a uri"}]),
+            "schemas[1]: 'not: a uri': expected a JSON Schema of draft 2020-12: Invalid URI",
+        ),
+        (
+            changed("schemas", to=GOOD["schemas"] * 2),
+            "schemas[1]: 'urn:x': expected an $id that no other schema has",
+        ),
+        (changed("mariner", "port", to=23014.0), "mariner.port: 23014.0: expected an integer"),
+        (changed("mariner", "host", to="a..b"), "mariner.host: 'a..b': expected a name or an addr"),
+        (
+            changed("mariner", "host", to="a\0"),
+            "mariner.host: 'a\\x00': expected a name or an",
+        ),
+        (
+            {**GOOD, "http": {"host": "127.0.0.1", "port": 23014}},
+            "http.port: 23014: expected another port than mariner has",
+        ),
+        (
+            changed("event_core", "backend", "path", to="a\0"),
+            "expected a path without the character U+0000 - at `$.event_core.backend.path`",
         ),
         (changed("schemas", 0, "$id", to=1), "schemas[0].$id: missing, expected the identifier"),
         (

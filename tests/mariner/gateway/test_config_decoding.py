@@ -103,8 +103,9 @@ def test_moments_become_texts(tmp_path: Path) -> None:
         ("a.yaml", "on: 1", "line 1, column 1: a key is bool to YAML, expected a text, in quotes"),
         ("a.yaml", "? [a]\n: 1", "line 1, column 3: a key is no text to YAML, expected a text"),
         ("a.yaml", "a: &a [*a]", "line 1, column 4: an alias of what it is in"),
-        ("a.yaml", "a: !!set {x}", "could not determine a constructor for the tag"),
-        ("a.yaml", "a: !!binary aGk=", "could not determine a constructor for the tag"),
+        ("a.yaml", "a: !!set {x}", "line 1, column 4: a tag of what JSON does not have"),
+        ("a.yaml", "a: !!binary aGk=", "line 1, column 4: a tag of what JSON does not have"),
+        ("a.yaml", "a: !hunter2 1", "line 1, column 4: could not determine a constructor"),
         ("a.yaml", "a: !!bool hunter2", "a value does not fit its tag"),
         ("a.yaml", "a: !!timestamp hunter2", "a value does not fit its tag"),
         ("a.yaml", "a: !!int hunter2", "a date or number is not valid: "),
@@ -117,7 +118,7 @@ def test_what_is_ambiguous_or_no_json(
     tmp_path: Path, name: str, text: str | bytes, expected: str
 ) -> None:
     found = problem(tmp_path / name, text)
-    assert found.startswith(expected) or (expected in found and "line 1, column 4" in found)
+    assert found.startswith(expected)
     assert "hunter2" not in found
 
 

@@ -171,6 +171,30 @@ async def test_a_wrong_configuration_changes_nothing(
         assert line.__dict__["reasons"] == str(caught.value).splitlines()
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "problem"),
+    [
+        ("gateway.yaml", "[" * 100_000, "nested more than 100 deep"),
+        ("gateway.json", '{"name": "a", "name": "b"}', "name: the key is there twice"),
+        ("gateway.yaml", None, "is a FIFO, expected a regular file"),
+    ],
+)
+async def test_a_hostile_file_changes_nothing(
+    tmp_path: Path, name: str, text: str | None, problem: str
+) -> None:
+    async with running(tmp_path) as it, await RawPeer.init(it.port) as peer:
+        path = tmp_path / "hostile" / name
+        path.parent.mkdir()
+        if text is None:
+            os.mkfifo(path)
+        else:
+            path.write_text(text)
+        it.reloader._path = path
+        with pytest.raises(ConfigurationError, match=problem):
+            await it.reloader.reload()
+        assert await registered(peer, "a") is None
+
+
 async def _reload(it: Running, conf: dict[str, Any]) -> None:
     it.path.write_text(json.dumps(conf))
     await it.reloader.reload()
