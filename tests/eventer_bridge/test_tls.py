@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import socket
 import ssl
 from collections.abc import AsyncIterator
@@ -145,6 +146,23 @@ def test_errors_name_the_file(made: Certificates, tmp_path: Path) -> None:
         tls.client_context(made.ca, made.client_cert)
     with pytest.raises(ConfigurationError, match="No such file"):
         tls.client_context(missing)
+
+
+def test_what_is_no_regular_file_is_not_read(made: Certificates, tmp_path: Path) -> None:
+    fifo, huge = tmp_path / "fifo", tmp_path / "huge"
+    os.mkfifo(fifo)
+    with huge.open("wb") as file:
+        file.truncate(1 << 40)
+    cert, key, ca = made.server_cert, made.server_key, made.ca
+    for path, problem in (
+        (fifo, "is a FIFO, expected a regular file"),
+        (huge, f"has {1 << 40}"),
+    ):
+        for given in ((path, key), (cert, path), (cert, key, path), (cert, key, ca, path)):
+            with pytest.raises(ConfigurationError, match=f"^{path}: {problem}"):
+                tls.server_context(*given)
+        with pytest.raises(ConfigurationError, match=f"^{path}: {problem}"):
+            tls.client_context(path)
 
 
 def test_files_that_no_peer_would_accept(made: Certificates, tmp_path: Path) -> None:

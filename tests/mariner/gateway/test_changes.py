@@ -77,7 +77,7 @@ def test_what_is_taken_on(path: tuple[str | int, ...], to: Any, key: str | None)
     ("path", "to", "key"),
     [
         (("name",), "other", "name"),
-        (("mariner", "port"), 2, "mariner.port"),
+        (("mariner", "port"), 9, "mariner.port"),
         (("mariner",), {"host": "127.0.0.1", "port": 1}, "mariner.tls"),
         (("http",), {"port": 5}, "http.port"),
         (("control",), "socket", "control"),
@@ -98,7 +98,7 @@ def test_what_takes_a_restart(path: tuple[str | int, ...], to: Any, key: str | N
 
 
 def test_both_at_once() -> None:
-    conf = changed("mariner", "port", to=2)
+    conf = changed("mariner", "port", to=9)
     conf["mariner"]["tls"] = {**TLS, "cert": "d"}
     assert compared(CONF, conf) == (["mariner.tls.cert"], ["mariner.port"])
 

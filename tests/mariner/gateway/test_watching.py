@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import os
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, Final
@@ -183,3 +184,12 @@ async def test_a_file_that_comes_after_the_configuration_that_names_it(tmp_path:
         await until_looked(4)
         token.write_text("secret")
         await until_let_in(it.port, "new")
+
+
+def test_looking_waits_for_no_writer_of_a_fifo(tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    listen = config.ListenConfig("127.0.0.1", 0, config.TlsConfig(fifo, fifo))
+    found = watching._ext_look(fifo, config.GatewayConfig("gateway", listen, ()))
+    assert "is a FIFO" in str(found["configuration"])
+    assert found["mariner.tls.cert"] is None
