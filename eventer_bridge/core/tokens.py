@@ -264,9 +264,10 @@ def without_end(text: str, place: str) -> str:
     token = text.rstrip("\r\n")
     if not token:
         raise ConfigurationError(f"{place}: empty, {_EXPECTED}")
-    for where, part in (("begins with", token[0]), ("ends with", token[-1]), ("has", token)):
+    ends = ("begins with", token[0]), ("ends with", token[-1])
+    for where, part in (*ends, ("has", token.replace(" ", "_"))):
         for i in part:
-            if not i.isprintable() or (i == " " and part is not token):
+            if not i.isprintable() or i == " ":
                 raise ConfigurationError(f"{place}: {where} {_name_of(i)}, {_EXPECTED}")
     return token
 

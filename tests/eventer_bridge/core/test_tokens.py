@@ -82,6 +82,7 @@ def test_expiry(monkeypatch: pytest.MonkeyPatch) -> None:
         (TokenSource(file=Path("bytes")), "t.file: {0}/bytes: not UTF-8 text"),
         (TokenSource(file=Path("before")), "t.file: {0}/before: begins with a blank (U+0020)"),
         (TokenSource(file=Path("after")), "t.file: {0}/after: ends with a blank (U+0020)"),
+        (TokenSource(file=Path("blank")), "t.file: {0}/blank: begins with a blank (U+0020)"),
         (TokenSource(file=Path("tab")), "t.file: {0}/tab: ends with a tab (U+0009)"),
         (TokenSource(file=Path("mark")), "t.file: {0}/mark: has a byte order mark (U+FEFF)"),
         (TokenSource(file=Path("strange")), "t.file: {0}/strange: begins with U+200B, expected"),
@@ -111,6 +112,7 @@ def test_a_source_that_has_none(
         "two": f"{SECRET}\n{SECRET}\n",
         "before": f" {SECRET}",
         "after": f"{SECRET} \r\n",
+        "blank": " ",
         "tab": f"{SECRET}\t\n",
         "mark": f"{SECRET}\ufeff{SECRET}",
         "strange": f"\u200b{SECRET}",
@@ -125,6 +127,10 @@ def test_a_source_that_has_none(
         tokens.read(source, "t")
     assert str(caught.value).startswith(error.format(tmp_path))
     assert SECRET not in str(caught.value)
+
+
+def test_blanks_within_are_part_of_a_token() -> None:
+    assert tokens.of_bytes(b"\xef\xbb\xbfa good one\r\n\n", "t") == "a good one"
 
 
 def test_a_token_of_ours_is_no_hash() -> None:
