@@ -1,9 +1,11 @@
-"""Files that are read whole: those of ``schemas/``, and those that operators name."""
+"""Reading files: those of ``schemas/``, and those that must not block who reads them."""
 
+import contextlib
 import errno
 import importlib.resources
 import os
 import stat
+from io import BufferedReader
 from pathlib import Path
 from typing import Final
 
@@ -32,8 +34,30 @@ def read_schema(name: str) -> str:
     return checkout.read_text(encoding="utf-8")
 
 
+def open_regular(path: Path) -> BufferedReader:
+    """Open a regular file to read it; any other may block for ever, or never end. Any thread.
+
+    Args:
+        path: the file, or a link to it.
+
+    Raises:
+        OSError: it cannot be opened, or is no regular file; ``strerror`` says why.
+    """
+    # opening a FIFO would wait for its writer
+    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        kind = stat.S_IFMT(os.fstat(file).st_mode)
+        if kind != stat.S_IFREG:
+            text = f"is {_KINDS.get(kind, 'special')}, expected a regular file"
+            raise OSError(errno.EINVAL, text, str(path))
+        return os.fdopen(file, "rb")
+    except BaseException:
+        os.close(file)
+        raise
+
+
 def read_regular(path: Path, max_bytes: int) -> bytes:
-    """Read a regular file; any other may block for ever, or never end. Any thread; blocks.
+    """Read a regular file (:func:`open_regular`). Any thread; blocks.
 
     Args:
         path: the file, or a link to it.
@@ -42,19 +66,28 @@ def read_regular(path: Path, max_bytes: int) -> bytes:
     Raises:
         OSError: it cannot be read, is not regular or too large; ``strerror`` says why.
     """
-    # opening a FIFO would wait for its writer
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            kind = _KINDS.get(stat.S_IFMT(status.st_mode), "special")
-            raise OSError(errno.EINVAL, f"is {kind}, expected a regular file", str(path))
-        with os.fdopen(descriptor, "rb", closefd=False) as file:
-            data = file.read(max_bytes + 1)
-    finally:
-        os.close(descriptor)
-    if len(data) > max_bytes:
-        n_bytes = max(status.st_size, len(data))  # one of /proc does not tell its size
-        text = f"has {n_bytes} bytes, at most {max_bytes} are read"
-        raise OSError(errno.EFBIG, text, str(path))
+    with open_regular(path) as file:
+        data = file.read(max_bytes + 1)
+        if len(data) > max_bytes:
+            # one of /proc does not tell its size
+            n_bytes = max(os.fstat(file.fileno()).st_size, len(data))
+            text = f"has {n_bytes} bytes, at most {max_bytes} are read"
+            raise OSError(errno.EFBIG, text, str(path))
     return data
+
+
+def blocking_entry(directory: Path) -> Path | None:
+    """An entry of a directory that opening may block at, in libraries as well: a FIFO, a device.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False):
+                continue  # known without inspecting it
+            with contextlib.suppress(FileNotFoundError):  # a symlink to nothing
+                mode = entry.stat().st_mode
+                if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
+                    return Path(entry.path)
+    return None

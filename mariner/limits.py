@@ -208,3 +208,6 @@ LOG_SUMMARY_PERIOD_S: Final = 10.0
 LOG_CLOSE_TIMEOUT_S: Final = 2.0
 """Time to write the last lines when the process ends. With it, even a stuck process ends within
 the 30 s of ``MAX_STOP_S``."""
+
+MAX_MANIFEST_BYTES: Final = 16 << 20
+"""Size of the manifest of a backup: that of 100,000 files, of 64 MB each."""

@@ -14,6 +14,8 @@ from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.errors import StorageError
 from eventer_bridge.model import Timestamp
 from mariner.cli import backup_places, output
+from mariner.cli.backup_order import Position
+from mariner.cli.run import report
 from mariner.cli.store_path import resolve, store_errors, store_option
 from mariner.cli.values import counted, value_option
 
@@ -46,7 +48,9 @@ Followers that have read less notice nothing."""
     "--keep",
     metavar="COUNT",
     type=click.IntRange(min=1),
-    help="Then remove all backups in PLACE except the newest.",
+    help="Then remove the backups of this store in PLACE except the newest: the one just made, and"
+    " those with the newest states of the store, whatever the clock said. Backups whose state is"
+    " not known, and those of other stores, stay: it warns of them.",
 )
 def backup(conf: Path | None, paths: tuple[Path, ...], place: str | None, keep: int | None) -> None:
     """Back up a store, whether the gateway is running or not.
@@ -80,13 +84,16 @@ def _keep(store: Path, where: str, n_kept: int | None) -> None:
         place = backup_places.find(where)
         name = backup_places.new_name()
         with control.open_read_only(store) as opened:
-            place.save(name, opened.path)
+            position = Position(opened.histories(), opened.sequence())
+            place.save(name, opened.path, position)
             counts = _counts(opened)
         _print_counts(f"backup of {store}: {place}/{name}", counts, started)
         control.tell_backed_up(store, f"{place}/{name}")
-        removed = [] if n_kept is None else place.prune(n_kept)
+        removed, told = ([], []) if n_kept is None else place.prune(name, n_kept)
     for old in removed:
-        output.write_text(f"removed {place}/{old}")
+        output.write_text(f"removed {old}")
+    for line in told:
+        report(f"warning: {line}")
 
 
 @click.command()
@@ -98,7 +105,10 @@ def _keep(store: Path, where: str, n_kept: int | None) -> None:
     help="In place of BACKUP: restore a backup that `backup --to` keeps there.",
 )
 @click.option(
-    "--name", metavar="NAME", help="Which backup, by its name (20261122T013000Z); else the newest."
+    "--name",
+    metavar="NAME",
+    help="Which backup, by its name (20261122T013000Z); else the one with the newest state of the"
+    " store.",
 )
 @click.option(
     "--until",
@@ -166,7 +176,9 @@ class _Kept:
 
     def __init__(self, place: str, name: str | None) -> None:
         self._place = backup_places.find(place)
-        self._name = self._place.choose(name)
+        self._name, told = self._place.choose(name)
+        for line in told:
+            report(f"warning: {line}")
 
     def __str__(self) -> str:
         return f"{self._place}/{self._name}"

@@ -1,8 +1,9 @@
 """Places that keep backups: directories, and object stores (the extra ``backup``).
 
-A backup's name is the moment it was made. Its files are ``NAME/FILE``, and ``NAME.json`` is its
-manifest, written last and removed first: without one there is no backup. A copy of it is compared
-with its manifest. In a directory, ``NAME`` is an ordinary store.
+A backup's name is the moment it was made, for people. Its files are ``NAME/FILE``, and
+``NAME.json`` is its manifest, written last and removed first: without one there is no backup. It
+has what a copy is compared with, and the state of the store, by which backups are ordered
+(``backup_manifest``, ``backup_order``). In a directory, ``NAME`` is an ordinary store.
 """
 
 import abc
@@ -14,30 +15,41 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import msgspec
 
 from eventer_bridge.backends.rocksdb import directories
 from eventer_bridge.errors import StorageError
+from eventer_bridge.resources import open_regular
+from mariner import limits
+from mariner.cli import backup_order
+from mariner.cli.backup_manifest import (
+    BackupFile,
+    Manifest,
+    ManifestError,
+    describe,
+    parse,
+)
+from mariner.cli.backup_order import Position
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 _NAME: Final = re.compile(r"\d{8}T\d{6}Z")
-_FORM: Final = "%Y%m%dT%H%M%SZ"
+_TIME: Final = "%Y%m%dT%H%M%SZ"
 _MANIFEST: Final = ".json"
-_MAX_MANIFEST_BYTES: Final = 16 << 20
 _CHUNK_BYTES: Final = 4 << 20
-_FILE: Final = re.compile(r"[A-Za-z0-9_.-]+")
 _SAID: Final = re.compile(r"<Code>(.*?)</Code>\s*<Message>(.*?)</Message>")
-_RETRIES: Final = {"max_retries": 5, "retry_timeout": timedelta(seconds=30)}
+_RETRIES: Final[Any] = {"max_retries": 5, "retry_timeout": timedelta(seconds=30)}
 _LEFT_OVER: Final = timedelta(days=1)
 """Age from which on what an interrupted backup left behind is removed."""
 
 
 def new_name() -> str:
     """Name of a backup that is made now."""
-    return datetime.now(UTC).strftime(_FORM)
+    return datetime.now(UTC).strftime(_TIME)
 
 
 def find(text: str) -> "Place":
@@ -46,7 +58,21 @@ def find(text: str) -> "Place":
     Raises:
         StorageError: it cannot be used.
     """
-    return ObjectPlace(text) if "://" in text else DirectoryPlace(Path(text))
+    if text.startswith("file:///"):
+        return DirectoryPlace(Path(url2pathname(urlsplit(text).path)), text)
+    return ObjectPlace(text) if "://" in text else DirectoryPlace(Path(text), text)
+
+
+class Kept(NamedTuple):
+    """What a place has.
+
+    Attributes:
+        positions: of the backups that have an order, by name.
+        problems: why others have none, by name: neither restored nor removed by default.
+    """
+
+    positions: dict[str, Position]
+    problems: dict[str, str]
 
 
 class Place(abc.ABC):
@@ -54,11 +80,15 @@ class Place(abc.ABC):
 
     @abc.abstractmethod
     def names(self) -> list[str]:
-        """Names of complete backups, the oldest first."""
+        """Names of complete backups, sorted."""
 
     @abc.abstractmethod
-    def save(self, name: str, source: Path) -> None:
-        """Keep the files of a store."""
+    def manifest(self, name: str) -> Manifest:
+        """The manifest of a backup; raises ``ManifestError`` as well."""
+
+    @abc.abstractmethod
+    def save(self, name: str, source: Path, position: Position) -> None:
+        """Keep the files of a store of this state; refused if there is a backup of this name."""
 
     @abc.abstractmethod
     def load(self, name: str, target: Path) -> None:
@@ -69,85 +99,112 @@ class Place(abc.ABC):
         """Remove a backup."""
 
     @abc.abstractmethod
-    def left_over(self) -> list[str]:
-        """Names of which interrupted backups, or removals, left something behind."""
+    def left_over(self) -> dict[str, bool]:
+        """Names without a manifest, and whether all files are there, so that only that is lost."""
 
     def hint(self) -> str:
         """What to add when there is no backup; empty: nothing."""
         return ""
 
-    def choose(self, name: str | None) -> str:
-        """A backup by its name; None: the newest."""
+    def kept(self) -> Kept:
+        """All backups."""
+        found = Kept({}, {})
+        for name in self.names():
+            try:
+                position = self.manifest(name).position
+            except ManifestError as e:
+                found.problems[name] = str(e)
+                continue
+            if position is None or position.history is None:
+                found.problems[name] = f"{self}/{name}{_MANIFEST}: does not say which store it is"
+            else:
+                found.positions[name] = position
+        for name, is_whole in self.left_over().items():
+            if is_whole:
+                found.problems[name] = f"{self}/{name}: has no manifest"
+        return found
+
+    def choose(self, name: str | None) -> tuple[str, list[str]]:
+        """A backup by its name; None: the one with the newest state.
+
+        Returns:
+            Its name, and why others were not considered.
+        """
         names = self.names()
-        if not names:
-            raise StorageError(f"{self}: there is no backup{self.hint()}")
-        if name is not None and name not in names:
+        if name is not None and name in names:
+            return name, []
+        if name is not None and names:
             known = ", ".join(names)
             raise StorageError(f"{self}: there is no backup {name}, expected one of {known}")
-        return names[-1] if name is None else name
+        kept = self.kept()
+        newest = backup_order.newest(kept.positions)
+        if len(newest) > 1:
+            raise StorageError(
+                f"{self}: has backups of {len(newest)} stores, or histories of one: choose by"
+                f" --name; the newest of each are {', '.join(newest)}"
+            )
+        if not newest:
+            reasons = "".join(f"; {i}" for i in kept.problems.values())
+            raise StorageError(f"{self}: there is no backup{reasons or self.hint()}")
+        return newest[0], [f"{i}: not considered" for i in kept.problems.values()]
 
-    def prune(self, n_kept: int) -> list[str]:
-        """Remove all backups but the newest; returns their names."""
-        names = self.names()
-        removed = names[: max(0, len(names) - n_kept)]
-        oldest = (datetime.now(UTC) - _LEFT_OVER).strftime(_FORM)
-        for name in (*removed, *(i for i in self.left_over() if i < oldest)):
+    def prune(self, made: str, n_kept: int) -> tuple[list[str], list[str]]:
+        """Remove all backups of a store but those with the newest states.
+
+        What interrupted backups left behind a day ago is removed, too. Nothing is removed whose
+        state or store is not known.
+
+        Args:
+            made: the backup that was just made, which is kept in any case.
+            n_kept: how many are kept.
+
+        Returns:
+            What was removed, and what the operator should know, for people.
+        """
+        kept = self.kept()
+        if made not in kept.positions:
+            raise StorageError(f"{kept.problems.get(made, made)}: nothing is removed")
+        removed = backup_order.surplus(kept.positions, made, n_kept)
+        oldest = (datetime.now(UTC) - _LEFT_OVER).strftime(_TIME)
+        unfinished = [i for i, is_whole in self.left_over().items() if i < oldest and not is_whole]
+        for name in (*removed, *unfinished):
             self.remove(name)
-        return removed
-
-
-class BackupFile(NamedTuple):
-    """A file of a backup in its manifest."""
-
-    size: int
-    sha256: str
-
-
-class Manifest(msgspec.Struct, forbid_unknown_fields=True):
-    """What belongs to a backup."""
-
-    files: dict[str, BackupFile]
-    format: int = 1
-
-
-def _describe(file: Path) -> BackupFile:
-    with file.open("rb") as data:
-        digest = hashlib.file_digest(data, "sha256").hexdigest()
-    return BackupFile(file.stat().st_size, digest)
-
-
-def _parse(data: bytes, path: str) -> Manifest:
-    """A manifest of this name."""
-    if len(data) > _MAX_MANIFEST_BYTES:
-        raise StorageError(f"{path}: more than {_MAX_MANIFEST_BYTES} bytes")
-    try:
-        manifest = msgspec.json.decode(data, type=Manifest)
-    except msgspec.DecodeError as e:
-        raise StorageError(f"{path}: not a manifest: {e}") from None
-    if manifest.format != 1:
-        raise StorageError(f"{path}: format {manifest.format}, this version reads format 1")
-    for file in manifest.files:
-        if not _FILE.fullmatch(file) or not file.strip("."):
-            raise StorageError(f"{path}: not the name of a file: {file!a}")
-    return manifest
+        told = [f"{i}: not removed" for i in kept.problems.values()]
+        ordered = backup_order.in_order(kept.positions, kept.positions[made].histories)
+        if others := sorted(kept.positions.keys() - {*ordered}):
+            told.append(f"{self}: of another store, or history: not removed: {', '.join(others)}")
+        if ordered[-1] != made:
+            told.append(
+                f"{self}/{ordered[-1]}: has a newer state of the store than the backup just made,"
+                " and is what is restored by default"
+            )
+        unfinished = [f"{i} (was never completed)" for i in unfinished]
+        return [f"{self}/{i}" for i in (*removed, *unfinished)], told
 
 
 class DirectoryPlace(Place):
-    """A directory."""
+    """A directory; what is put there gets its owner, and its group's rights.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        path: the directory.
+        text: what to call it.
+    """
+
+    def __init__(self, path: Path, text: str) -> None:
         self._path = path
+        self._text = text.rstrip("/") or text
 
     def __str__(self) -> str:
-        return str(self._path)
+        return self._text
 
     def names(self) -> list[str]:
         """See :class:`Place`."""
         return [i for i in self._all() if self._is_whole(i)]
 
-    def left_over(self) -> list[str]:
+    def left_over(self) -> dict[str, bool]:
         """See :class:`Place`."""
-        return [i for i in self._all() if not self._is_whole(i)]
+        names = [i for i in self._all() if not self._is_whole(i)]
+        return {i: (self._path / i / "CURRENT").exists() for i in names}
 
     def hint(self) -> str:
         """See :class:`Place`."""
@@ -155,27 +212,34 @@ class DirectoryPlace(Place):
             return ""
         return f" in it, it is one: mariner restore {self._path} STORE"
 
-    def save(self, name: str, source: Path) -> None:
+    def manifest(self, name: str) -> Manifest:
+        """See :class:`Place`."""
+        with self._errors("read"), open_regular(self._manifest_path(name)) as file:
+            data = file.read(limits.MAX_MANIFEST_BYTES + 1)
+        return parse(data, f"{self}/{name}{_MANIFEST}")
+
+    def save(self, name: str, source: Path, position: Position) -> None:
         """See :class:`Place`."""
         with directories.new_directory(self._path / name) as path, self._errors("written"):
             directories.copy(source, path)
-            manifest = Manifest({i.name: _describe(i) for i in directories.files_of(path)})
-        file = self._manifest(name)
+            directories.share_with_group_of(self._path, path)
+            files = {i.name: describe(i) for i in directories.files_of(path)}
+        file = self._manifest_path(name)
         temporary = file.with_name(file.name + directories.PARTIAL)
         with self._errors("written"):
-            temporary.write_bytes(msgspec.json.encode(manifest))
+            temporary.write_bytes(msgspec.json.encode(Manifest(files, position)))
+            directories.give_to_owner_of(self._path, temporary)
+            directories.share_with_group_of(self._path, temporary)
             directories.sync(temporary)
             temporary.rename(file)
             directories.sync(self._path)
 
     def load(self, name: str, target: Path) -> None:
         """See :class:`Place`."""
+        manifest = self.manifest(name)
         with self._errors("copied"):
-            with self._manifest(name).open("rb") as stream:
-                data = stream.read(_MAX_MANIFEST_BYTES + 1)
-            manifest = _parse(data, str(self._manifest(name)))
             directories.copy(self._path / name, target)
-            copied = {i.name: _describe(i) for i in directories.files_of(target)}
+            copied = {i.name: describe(i) for i in directories.files_of(target)}
         for file in sorted({*copied, *manifest.files}):
             if copied.get(file) != manifest.files.get(file):
                 raise StorageError(f"{self}/{name}/{file}: is not what was backed up")
@@ -183,7 +247,7 @@ class DirectoryPlace(Place):
     def remove(self, name: str) -> None:
         """See :class:`Place`."""
         with self._errors("removed"):
-            self._manifest(name).unlink(missing_ok=True)
+            self._manifest_path(name).unlink(missing_ok=True)
             for i in (name, name + directories.PARTIAL):
                 # without this file it is no store: an interrupted removal leaves no broken one
                 (self._path / i / "CURRENT").unlink(missing_ok=True)
@@ -199,9 +263,9 @@ class DirectoryPlace(Place):
         return sorted(i for i in {*entries} if _NAME.fullmatch(i))
 
     def _is_whole(self, name: str) -> bool:
-        return self._manifest(name).exists()
+        return self._manifest_path(name).is_file()
 
-    def _manifest(self, name: str) -> Path:
+    def _manifest_path(self, name: str) -> Path:
         return self._path / (name + _MANIFEST)
 
     @contextlib.contextmanager
@@ -213,7 +277,7 @@ class DirectoryPlace(Place):
 
 
 class ObjectPlace(Place):
-    """A folder of an object store: ``s3://``, ``gs://``, ``az://``, or ``file://``.
+    """A folder of an object store: ``s3://``, ``gs://``, ``az://``.
 
     Credentials and endpoint are those of the environment (``AWS_…``, for example).
     """
@@ -231,10 +295,7 @@ class ObjectPlace(Place):
         self._url = url.rstrip("/")
         self._failures = (BaseError, OSError, ValueError)
         with self._errors("used"):
-            options: dict[str, Any] = {"retry_config": _RETRIES}
-            if url.startswith("file://"):
-                options = {"mkdir": True, "automatic_cleanup": True}
-            self._store: ObjectStore = store.from_url(self._url, **options)
+            self._store: ObjectStore = store.from_url(self._url, retry_config=_RETRIES)
 
     def __str__(self) -> str:
         return self._url
@@ -243,24 +304,37 @@ class ObjectPlace(Place):
         """See :class:`Place`."""
         return self._all()[0]
 
-    def left_over(self) -> list[str]:
+    def left_over(self) -> dict[str, bool]:
         """See :class:`Place`."""
         whole, begun = self._all()
-        return sorted({*begun} - {*whole})
+        names = sorted({*begun} - {*whole})
+        with self._errors("read"):
+            return {i: f"{i}/CURRENT" in self._paths(i) for i in names}
 
-    def save(self, name: str, source: Path) -> None:
+    def manifest(self, name: str) -> Manifest:
+        """See :class:`Place`."""
+        path = name + _MANIFEST
+        with self._errors("read"):
+            if self._store.head(path)["size"] > limits.MAX_MANIFEST_BYTES:
+                raise ManifestError(f"{self}/{path}: more than {limits.MAX_MANIFEST_BYTES} bytes")
+            data = bytes(self._store.get(path).bytes())
+        return parse(data, f"{self}/{path}")
+
+    def save(self, name: str, source: Path, position: Position) -> None:
         """See :class:`Place`."""
         files: dict[str, BackupFile] = {}
+        if any(name in names for names in self._all()):
+            raise StorageError(f"{self}/{name}: exists already")
         with self._errors("written"):
             for path in directories.files_of(source):
-                files[path.name] = _describe(path)
+                files[path.name] = describe(path)
                 self._store.put(f"{name}/{path.name}", path)
-            self._store.put(name + _MANIFEST, msgspec.json.encode(Manifest(files)))
+            self._store.put(name + _MANIFEST, msgspec.json.encode(Manifest(files, position)))
 
     def load(self, name: str, target: Path) -> None:
         """See :class:`Place`."""
+        manifest = self.manifest(name)
         with self._errors("read"):
-            manifest = self._manifest(name)
             target.mkdir(mode=directories.PRIVATE)
             # CURRENT is last: an interrupted copy is no store
             for file in sorted(manifest.files, key=lambda i: (i == "CURRENT", i)):
@@ -272,8 +346,15 @@ class ObjectPlace(Place):
         with self._errors("removed"):
             if name in self.names():
                 self._store.delete(name + _MANIFEST)
-            for part in self._store.list(prefix=name):
-                self._store.delete([i["path"] for i in part])
+            paths = self._paths(name)
+            if (current := f"{name}/CURRENT") in paths:  # first: see the other places
+                self._store.delete(current)
+                paths.remove(current)
+            if paths:
+                self._store.delete(paths)
+
+    def _paths(self, name: str) -> list[str]:
+        return [i["path"] for part in self._store.list(prefix=name) for i in part]
 
     def _all(self) -> tuple[list[str], list[str]]:
         """Names of complete backups, and of those that have files."""
@@ -285,12 +366,6 @@ class ObjectPlace(Place):
             sorted(i for i in every if _NAME.fullmatch(i)) for every in (names, folders)
         )
         return whole, begun
-
-    def _manifest(self, name: str) -> Manifest:
-        path = name + _MANIFEST
-        if self._store.head(path)["size"] > _MAX_MANIFEST_BYTES:
-            raise StorageError(f"{self}/{path}: more than {_MAX_MANIFEST_BYTES} bytes")
-        return _parse(bytes(self._store.get(path).bytes()), f"{self}/{path}")
 
     def _load(self, path: str, target: Path, expected: BackupFile) -> None:
         digest, size = hashlib.sha256(), 0

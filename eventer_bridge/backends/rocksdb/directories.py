@@ -18,9 +18,13 @@ from pathlib import Path
 from typing import Final
 
 from eventer_bridge.errors import ClosedError, StorageError
+from eventer_bridge.resources import open_regular
 
 PARTIAL: Final = ".partial"
 """Suffix of the name of a directory that is being created."""
+
+_CURRENT: Final = b"MANIFEST-"
+"""Beginning of the file CURRENT of any database."""
 
 PRIVATE: Final = 0o700
 """Mode of the directory of a store."""
@@ -73,7 +77,7 @@ def new_directory(path: Path) -> Iterator[Path]:
         refuse_within_store(path)
         refuse_existing(path, may_be_empty=True)
         refuse_unfinished(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_parents(path)
         partial = path.with_name(path.name + PARTIAL)
     try:
         yield partial
@@ -84,6 +88,18 @@ def new_directory(path: Path) -> Iterator[Path]:
             sync(path.parent)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def make_parents(path: Path) -> None:
+    """Make the directories above a path that are missing, for the owner of the one they are in.
+
+    Raises:
+        OSError: it failed.
+    """
+    missing = [i for i in path.parents if not i.exists()]
+    for parent in reversed(missing):
+        parent.mkdir(exist_ok=True)
+        give_to_owner_of(parent.parent, parent)
 
 
 def refuse_within_store(path: Path) -> None:
@@ -99,7 +115,8 @@ def refuse_within_store(path: Path) -> None:
 
 def _is_database(path: Path) -> bool:
     try:
-        return (path / "CURRENT").read_bytes().startswith(b"MANIFEST-")
+        with open_regular(path / "CURRENT") as file:
+            return file.read(len(_CURRENT)) == _CURRENT
     except OSError:
         return False
 
@@ -206,7 +223,7 @@ def sync(path: Path) -> None:
 
 
 def give_to_owner_of(pattern: Path, path: Path) -> None:
-    """Give a directory of files to the owner of another one, if this process is root's.
+    """Give a file, or a directory of files, to the owner of a directory, if this process is root's.
 
     So the gateway can use files that its operator's command created.
 
@@ -216,9 +233,31 @@ def give_to_owner_of(pattern: Path, path: Path) -> None:
     if os.geteuid() != 0:
         return
     owner = pattern.stat()
-    for file in (path, *path.iterdir()):
+    for file in _with_files(path):
         if (file.lstat().st_uid, file.lstat().st_gid) != (owner.st_uid, owner.st_gid):
             os.chown(file, owner.st_uid, owner.st_gid, follow_symlinks=False)
+
+
+def share_with_group_of(pattern: Path, path: Path) -> None:
+    """Let the group of a directory do with a file, or a directory of files, what it may do there.
+
+    It may do nothing if the file has another group, which this process cannot change.
+
+    Raises:
+        OSError: it failed.
+    """
+    owner = pattern.stat()
+    for file in _with_files(path):
+        with contextlib.suppress(PermissionError):
+            os.chown(file, -1, owner.st_gid, follow_symlinks=False)
+        found = file.lstat()
+        if found.st_gid == owner.st_gid and not stat.S_ISLNK(found.st_mode):
+            rights = owner.st_mode & (0o070 if stat.S_ISDIR(found.st_mode) else 0o060)
+            file.chmod(stat.S_IMODE(found.st_mode) | rights)
+
+
+def _with_files(path: Path) -> list[Path]:
+    return [path, *path.iterdir()] if path.is_dir() else [path]
 
 
 @contextlib.contextmanager

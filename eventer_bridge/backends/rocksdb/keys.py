@@ -102,6 +102,9 @@ later."""
 HISTORY_KEY: Final = b"history"
 """History of the store (``history``). Earlier versions leave it unchanged."""
 
+HISTORIES_KEY: Final = b"histories before"
+"""Histories that this one continues, oldest first, with spaces between (``restoring``)."""
+
 UNFINISHED_KEY: Final = b"unfinished"
 """Session that is being written in parts (``unfinished``)."""
 

@@ -66,7 +66,7 @@ def ext_begin_history(path: Path, server_ids: Iterable[int] = ()) -> Restored:
             last_session = None if last.timestamp is None else last.session
             servers.append(RestoredServer(server_id, last_session, mark))
         history_id = history.new_id()
-        store.stage_history(commit, history_id)
+        store.stage_next_history(commit, history_id)
         store.ext_write_synced(commit)
         return Restored(history_id, servers)
     finally:

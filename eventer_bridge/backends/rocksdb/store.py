@@ -28,6 +28,7 @@ from rocksdict import (
     WriteBatch,
 )
 
+from eventer_bridge import limits
 from eventer_bridge.backends.base import HighWaterMark
 from eventer_bridge.backends.retention import Share
 from eventer_bridge.backends.rocksdb import keys
@@ -337,6 +338,12 @@ class Store(Database):
         """Add to a commit which history the store is of."""
         commit.batch.put(keys.HISTORY_KEY, history_id.encode())
 
+    def stage_next_history(self, commit: Commit, history_id: str) -> None:
+        """Add to a commit a history that continues the store's (``restoring``)."""
+        before = " ".join(self.histories()[-limits.MAX_HISTORY_SPANS :])
+        commit.batch.put(keys.HISTORIES_KEY, before.encode())
+        self.stage_history(commit, history_id)
+
     def stage_spent(self, commit: Commit, owner: str, price: int) -> None:
         """Add to a commit what the types of an owner cost, those that it stores included."""
         commit.batch.put(keys.encode_owner(owner), keys.encode_int(price))
@@ -568,13 +575,29 @@ class Store(Database):
 
     def history_id(self) -> str | None:
         """Name of the history (``history``); None: the store is of before, or was just made."""
+        return self._name(keys.HISTORY_KEY)
+
+    def histories(self) -> tuple[str, ...]:
+        """Names of the histories that this one continues, oldest first, and of its own.
+
+        At most ``limits.MAX_HISTORY_SPANS`` of the former; empty as :meth:`history_id` is None.
+        """
+        before = self._name(keys.HISTORIES_KEY) or ""
+        return (*before.split(), *filter(None, (self.history_id(),)))
+
+    def _name(self, key: bytes) -> str | None:
         with self.errors():
-            found: bytes | None = self._db.get(keys.HISTORY_KEY)
+            found: bytes | None = self._db.get(key)
         if found is not None and not found.isascii():
             raise StoreDamagedError(
                 f"{self.path}: the event store is damaged: its history has no name"
             )
         return None if found is None else found.decode()
+
+    def sequence(self) -> int:
+        """How many rows were ever written to the store: later states of a history have more."""
+        with self.errors():
+            return self._db.latest_sequence_number()
 
     def n_events(self) -> int:
         """Estimate of the number of stored events; does not read them."""

@@ -185,7 +185,7 @@ class _Verification:
                 self._check_in_order_until(key, session)
             if key.startswith(keys.DELETED_KEY):
                 self._check_deleted(key, session)
-            if key == keys.HISTORY_KEY and not session.isascii():
+            if key in (keys.HISTORY_KEY, keys.HISTORIES_KEY) and not session.isascii():
                 self._report("default", key_text(key), "not the name of a history")
             if key.startswith(keys.SPENT_KEY) and len(session) != keys.INT_BYTES:
                 self._report("default", key_text(key), "not what the types of a client cost")
