@@ -448,8 +448,12 @@ their end, then to close. Three times this is less than a gateway's time to stop
 MAX_UNCLOSED_SESSIONS: Final = 1_024
 """Ended sessions of which modules are not notified yet; above it, processing stops."""
 
-MAX_CONTROL_LINE_BYTES: Final = 32 << 10
-"""Size of a request of an operator to a running process: a path (4 kB) with every byte escaped."""
+MAX_CONTROL_LINE_BYTES: Final = 64 << 10
+"""Size of a request of an operator to a running process: two paths (of 4 kB) with every byte
+escaped."""
+
+MAX_PID_BYTES: Final = 20
+"""Size of the text of a process id."""
 
 MAX_CONTROL_ANSWER_BYTES: Final = 16 << 20
 """Size of an answer: every error of a configuration."""

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from eventer_bridge import limits
-from eventer_bridge.control.sockets import Response, short_path
+from eventer_bridge.control.sockets import Response, Target, peer_pid, short_path
 from eventer_bridge.errors import ConfigurationError, ControlError
 
 
@@ -19,22 +19,34 @@ def is_served(path: Path) -> bool:
     Raises:
         ControlError: this process may not connect to it.
     """
+    return server_pid(path) is not None
+
+
+def server_pid(path: Path) -> int | None:
+    """The process that takes requests at a socket; None: there is none.
+
+    Raises:
+        ControlError: this process may not connect to it.
+    """
     try:
-        with _connect(path):
-            return True
+        with _connect(path) as peer:
+            return peer_pid(peer)
     except (FileNotFoundError, ConnectionRefusedError):
-        return False
+        return None
     except OSError as e:
         raise ControlError(f"{path}: cannot connect: {e.strerror or e}") from e
 
 
-def request(path: Path, name: str, argument: Any, *, what: str, timeout_s: float) -> Any:
+def request(
+    path: Path, name: str, argument: Any, *, to: Target, what: str, timeout_s: float
+) -> Any:
     """Send a request.
 
     Args:
         path: the socket.
         name: of the request.
         argument: of the request.
+        to: which process is meant; any other one that answers there refuses.
         what: what to call the process in errors.
         timeout_s: time limit for the answer.
 
@@ -43,13 +55,13 @@ def request(path: Path, name: str, argument: Any, *, what: str, timeout_s: float
 
     Raises:
         ConfigurationError: the process refused what the operator provided.
-        ControlError: it failed, or there was no answer.
+        ControlError: it failed, is not the one that is meant, or there was no answer.
     """
     try:
         with _connect(path) as peer, peer.makefile("rb") as lines:
             # a stuck process must not block its operator for ever
             peer.settimeout(timeout_s)
-            peer.sendall(msgspec.json.encode({name: argument}) + b"\n")
+            peer.sendall(msgspec.json.encode({name: argument, "to": to}) + b"\n")
             line = lines.readline(limits.MAX_CONTROL_ANSWER_BYTES)
         response = msgspec.json.decode(line, type=Response)
     except TimeoutError:

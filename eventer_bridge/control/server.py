@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import fcntl
 import logging
 import os
 import socket
+import stat
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -13,8 +15,9 @@ import msgspec
 from hat import aio
 
 from eventer_bridge import limits
-from eventer_bridge.control.sockets import Response, short_path
-from eventer_bridge.errors import ConfigurationError, EventerBridgeError
+from eventer_bridge.control import client
+from eventer_bridge.control.sockets import ANY, LOCK, Identity, Response, Target, short_path
+from eventer_bridge.errors import ConfigurationError, ControlError, EventerBridgeError
 
 mlog = logging.getLogger(__name__)
 
@@ -30,19 +33,65 @@ async def listen(path: Path) -> "ControlServer":
         path: the socket; one that is left over is replaced.
 
     Raises:
+        ControlError: a process listens there, or it is no socket.
         OSError: the file system has no sockets, or the directory cannot be written.
     """
-    server = ControlServer(path)
-    await server.start()
+    lock = _lock(path)
+    try:
+        await asyncio.to_thread(_ext_refuse_used, path)
+        server = ControlServer(path, lock)
+        await server.start()
+    except BaseException:
+        os.close(lock)
+        raise
     return server
 
 
-class ControlServer(aio.Resource):
-    """See the package. Created by :func:`listen`; knows no requests at first."""
+def _lock(path: Path) -> int:
+    """Have a socket for this process alone, until the returned file is closed."""
+    file = os.open(f"{path}{LOCK}", os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.truncate(file, 0)
+        os.write(file, str(os.getpid()).encode())
+    except BlockingIOError:
+        pid = os.read(file, limits.MAX_PID_BYTES).decode(errors="replace")
+        os.close(file)
+        raise _in_use(path, pid) from None
+    except BaseException:
+        os.close(file)
+        raise
+    return file
 
-    def __init__(self, path: Path) -> None:
+
+def _ext_refuse_used(path: Path) -> None:
+    """Refuse a socket of a process without the lock, of another program, and what is none."""
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            raise ControlError(f"{path}: exists already, and is no socket")
+    if (pid := client.server_pid(path)) is not None:
+        raise _in_use(path, str(pid))
+
+
+def _in_use(path: Path, pid: str) -> ControlError:
+    return ControlError(f"{path}: process {pid} listens there: each gateway needs its own socket")
+
+
+class ControlServer(aio.Resource):
+    """See the package. Created by :func:`listen`; knows no requests at first.
+
+    Attributes:
+        configuration: file that the process was configured by, if it was.
+        store: directory of the store that it has open, if it has one.
+    """
+
+    def __init__(self, path: Path, lock: int | None = None) -> None:
+        self.configuration: Path | None = None
+        self.store: Path | None = None
         self._path = path
+        self._lock = lock
         self._handlers: dict[str, HandlerCb] = {}
+        self._for_any: set[str] = set()
         self._n_connections = 0
         self._async_group = aio.Group()
 
@@ -51,9 +100,11 @@ class ControlServer(aio.Resource):
         """Group of the server's tasks."""
         return self._async_group
 
-    def handle(self, name: str, handler: HandlerCb) -> None:
-        """Have requests of this name handled."""
+    def handle(self, name: str, handler: HandlerCb, *, is_for_any: bool = False) -> None:
+        """Have requests of this name handled; ``is_for_any``: those to any process, too."""
         self._handlers[name] = handler
+        if is_for_any:
+            self._for_any.add(name)
 
     async def start(self) -> None:
         """See :func:`listen`."""
@@ -76,6 +127,8 @@ class ControlServer(aio.Resource):
         server.close()
         with contextlib.suppress(OSError):
             self._path.unlink()
+        if self._lock is not None:
+            os.close(self._lock)
 
     def _on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self.is_open:
@@ -101,22 +154,40 @@ class ControlServer(aio.Resource):
             async with asyncio.timeout(limits.CONTROL_TIMEOUT_S):
                 line = await reader.readuntil(b"\n")
             request = msgspec.json.decode(line, type=dict[str, Any])
+            target = msgspec.convert(request.pop("to", {}), Target)
         except asyncio.LimitOverrunError:
             return Response(f"a request of more than {limits.MAX_CONTROL_LINE_BYTES} bytes")
         except (msgspec.DecodeError, UnicodeDecodeError) as e:
             return Response(f"not a request: {e}")
         if self._n_connections > limits.MAX_CONTROL_CONNECTIONS:
             return Response("too many requests at a time")
-        return await self._handle(request)
+        return await self._handle(request, target)
 
-    async def _handle(self, request: dict[str, Any]) -> Response:
+    def _ext_refuse_others(self, target: Target) -> None:
+        """Refuse a request that means another process, with ``ControlError``."""
+        who = f"{self._path}: process {os.getpid()} answers here"
+        if target.pid not in {None, os.getpid()}:
+            raise ControlError(f"{who}, not process {target.pid}")
+        for what, meant, path in (
+            ("configuration", target.configuration, self.configuration),
+            ("store", target.store, self.store),
+        ):
+            ours = None if path is None else Identity.ext_of(path)
+            if meant is not None and (ours is None or not ours.is_same(meant)):
+                text = "which has none" if ours is None else f"whose {what} is {ours.path}"
+                raise ControlError(f"{who}, {text}, and not the one of {what} {meant.path}")
+
+    async def _handle(self, request: dict[str, Any], target: Target) -> Response:
         if len(request) != 1:
             return Response(f"not a request: expected one key, but there are {len(request)}")
         [(name, argument)] = request.items()
         if name not in self._handlers:
             known = ", ".join(sorted(self._handlers))
             return Response(f"not a request: {name[:100]!r}, expected one of {known}")
+        if target == ANY and name not in self._for_any:
+            return Response("not a request: expected 'to', which says what process it is for")
         try:
+            await asyncio.to_thread(self._ext_refuse_others, target)
             return Response(None, await self._handlers[name](argument))
         except EventerBridgeError as e:
             return Response(str(e), is_usage=isinstance(e, ConfigurationError))

@@ -2,14 +2,20 @@
 
 import contextlib
 import os
+import socket as sockets
+import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import msgspec
 
 SOCKET: Final = "control.sock"
 """Usual name of the socket."""
+
+
+LOCK: Final = ".lock"
+"""Ending of the name of the file beside a socket that its process locks; it has its pid."""
 
 
 class Response(msgspec.Struct):
@@ -21,6 +27,59 @@ class Response(msgspec.Struct):
     error: str | None
     result: Any = None
     is_usage: bool = False
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """A file or a directory, whatever its path is called elsewhere, in a container for example.
+
+    Attributes:
+        path: absolute, for people.
+        inode: device and inode; None: it cannot be inspected.
+    """
+
+    path: str
+    inode: tuple[int, int] | None
+
+    @classmethod
+    def ext_of(cls, path: Path) -> Self:
+        """That of a path; a relative one belongs to this process' working directory."""
+        try:
+            found = path.stat()
+        except OSError:
+            return cls(os.path.abspath(path), None)  # noqa: PTH100  # Path's keeps ".."
+        return cls(os.path.abspath(path), (found.st_dev, found.st_ino))  # noqa: PTH100
+
+    def is_same(self, other: "Identity") -> bool:
+        """Whether both are the same file; by their paths if one of them cannot be inspected."""
+        if self.inode is None or other.inode is None:
+            return self.path == other.path
+        return self.inode == other.inode
+
+
+class Target(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Which process a request means: the one of which all of this is true.
+
+    Attributes:
+        configuration: its configuration file.
+        store: the store that it has open.
+        pid: its process id.
+    """
+
+    configuration: Identity | None = None
+    store: Identity | None = None
+    pid: int | None = None
+
+
+ANY: Final = Target()
+"""Whichever process answers; only for what changes nothing."""
+
+
+def peer_pid(peer: sockets.socket) -> int:
+    """The process at the other end of a unix socket; 0: it is in a container."""
+    size = struct.calcsize("3i")
+    credentials = peer.getsockopt(sockets.SOL_SOCKET, sockets.SO_PEERCRED, size)
+    pid: int = struct.unpack("3i", credentials)[0]
+    return pid
 
 
 @contextlib.contextmanager

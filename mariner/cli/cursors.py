@@ -12,10 +12,10 @@ from rich.text import Text
 from eventer_bridge import limits as core_limits
 from eventer_bridge.errors import ConfigurationError, ControlError
 from eventer_bridge.model import EventId, Timestamp
-from mariner.cli import output
+from mariner.cli import output, running
 from mariner.cli.run import EXIT_FAILED, EXIT_USAGE, CommandError, printable
 from mariner.cli.values import format_timestamp, parse_event_id, values_option
-from mariner.gateway import config_file, cursor_requests
+from mariner.gateway import cursor_requests
 from mariner.gateway.cursor_requests import CursorAnswer, CursorInfo, CursorRequest
 
 _conf = click.option(
@@ -99,11 +99,8 @@ def drop(path: Path, client_name: str, name: str, ids: tuple[EventId, ...] | Non
 
 def _ask(path: Path, request: CursorRequest) -> CursorAnswer:
     try:
-        socket = config_file.control_socket(path)
-        if socket is None:
-            text = f"{path}: control: missing, and there is no store that would have a socket"
-            raise CommandError(text, EXIT_USAGE)
-        return cursor_requests.ask(socket, request)
+        socket, to = running.find(path)
+        return cursor_requests.ask(socket, request, to)
     except ConfigurationError as e:
         raise CommandError(str(e), EXIT_USAGE) from e
     except ControlError as e:

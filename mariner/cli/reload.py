@@ -1,18 +1,14 @@
 """``mariner reload``."""
 
 from pathlib import Path
-from typing import Final
 
 import click
 
 from eventer_bridge.control import client
 from eventer_bridge.errors import ConfigurationError, ControlError
 from mariner import limits
-from mariner.cli import output
+from mariner.cli import output, running
 from mariner.cli.run import EXIT_FAILED, EXIT_USAGE, CommandError, report
-from mariner.gateway import config_file
-
-NO_SOCKET: Final = "control: missing, and there is no store that would have a socket"
 
 
 @click.command()
@@ -35,12 +31,9 @@ def reload(path: Path) -> None:
     used, and everything stays as it was.
     """
     try:
-        socket = config_file.control_socket(path)
-        if socket is None:
-            raise CommandError(f"{path}: {NO_SOCKET}; SIGHUP reloads, too", EXIT_USAGE)
-        answer = client.request(
-            socket, "reload", None, what=f"{socket}: the gateway", timeout_s=limits.RELOAD_TIMEOUT_S
-        )
+        socket, to = running.find(path, "; SIGHUP reloads, too")
+        what, timeout_s = f"{socket}: the gateway", limits.RELOAD_TIMEOUT_S
+        answer = client.request(socket, "reload", None, to=to, what=what, timeout_s=timeout_s)
     except ConfigurationError as e:
         for line in str(e).splitlines():
             report(f"error: {line}")

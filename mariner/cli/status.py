@@ -12,11 +12,9 @@ import msgspec
 from rich.live import Live
 
 from eventer_bridge.errors import ConfigurationError, ControlError
-from mariner.cli import output
-from mariner.cli.reload import NO_SOCKET
+from mariner.cli import output, running
 from mariner.cli.run import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, CommandError
 from mariner.cli.status_table import render
-from mariner.gateway import config_file
 from mariner.gateway.status import GatewayStatus, ask, with_rates
 
 _FIRST_S: Final = 1.0
@@ -56,15 +54,13 @@ def status(path: Path, is_json: bool, watch: bool, interval_s: float) -> None:
     cannot be read, or has neither a store nor `control`.
     """
     try:
-        socket = config_file.control_socket(path)
-        if socket is None:
-            raise CommandError(f"{path}: {NO_SOCKET}", EXIT_USAGE)
+        socket, to = running.find(path)
         with _screen(is_live=watch and not is_json and sys.stdout.isatty()) as show:
-            before = ask(socket)
+            before = ask(socket, to)
             wait_s = _FIRST_S
             while True:
                 time.sleep(wait_s)
-                after = ask(socket)
+                after = ask(socket, to)
                 rated = with_rates(before, after)
                 if is_json:
                     output.write_text(msgspec.json.encode(rated).decode())

@@ -12,6 +12,7 @@ import msgspec
 
 from eventer_bridge import limits as core_limits
 from eventer_bridge.control import client
+from eventer_bridge.control.sockets import Target
 from eventer_bridge.core.cursors import Cursor, Cursors
 from eventer_bridge.errors import ConfigurationError, ControlError
 from eventer_bridge.model import EventId
@@ -87,11 +88,12 @@ class CursorAnswer(msgspec.Struct, frozen=True):
     parked: list[ParkedInfo] = []
 
 
-def ask(socket: Path, request: CursorRequest) -> CursorAnswer:
+def ask(socket: Path, request: CursorRequest, to: Target) -> CursorAnswer:
     """Ask a running gateway; blocks.
 
     Args:
         socket: its control socket.
+        to: which one is meant.
         request: what is asked for.
 
     Raises:
@@ -102,6 +104,7 @@ def ask(socket: Path, request: CursorRequest) -> CursorAnswer:
         socket,
         REQUEST,
         msgspec.to_builtins(request),
+        to=to,
         what=f"{socket}: the gateway",
         timeout_s=limits.CURSORS_TIMEOUT_S,
     )

@@ -345,6 +345,8 @@ class Gateway(aio.Resource):
                 self._control = await control_server.listen(config.control)
             except OSError as e:
                 raise OSError(e.errno, f"{config.control}: {e.strerror}") from e
+            if config.event_core and isinstance(config.event_core.backend, RocksDbConfig):
+                self._control.store = config.event_core.backend.path
             self._own(self._control, "control socket")
         if self.core.cursors is not None:
             answer = functools.partial(cursor_requests.answer, self.core.cursors)

@@ -38,6 +38,7 @@ class Reloader:
         self.wanted = gateway.config
         self._lock = asyncio.Lock()
         for control in gateway.controls:
+            control.configuration = path
             control.handle("reload", self._on_request)
 
     async def reload(self) -> dict[str, list[str]]:

@@ -12,6 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from eventer_bridge.control import client
+from eventer_bridge.control.sockets import ANY, Target
 from mariner import limits
 
 
@@ -202,17 +203,20 @@ class GatewayStatus(msgspec.Struct, frozen=True):
     errors: list[dict[str, Any]]
 
 
-def ask(socket: Path) -> GatewayStatus:
+def ask(socket: Path, to: Target = ANY) -> GatewayStatus:
     """Ask a running gateway; blocks.
 
     Args:
         socket: its control socket.
+        to: which one is meant.
 
     Raises:
         ControlError: it did not answer.
     """
     what = f"{socket}: the gateway"
-    answer = client.request(socket, "status", None, what=what, timeout_s=limits.STATUS_TIMEOUT_S)
+    answer = client.request(
+        socket, "status", None, to=to, what=what, timeout_s=limits.STATUS_TIMEOUT_S
+    )
     return msgspec.convert(answer, GatewayStatus)
 
 

@@ -52,7 +52,7 @@ class StatusReport:
         self._started = datetime.now(UTC)
         self._started_s = time.monotonic()
         for control in gateway.controls:
-            control.handle("status", self._on_request)
+            control.handle("status", self._on_request, is_for_any=True)
 
     async def collect(self) -> GatewayStatus:
         """The status now."""

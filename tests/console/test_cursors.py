@@ -9,6 +9,7 @@ from typing import Final
 import pytest
 from playwright.async_api import Browser
 
+from eventer_bridge.control.sockets import Identity, Target
 from eventer_bridge.model import Event, EventId, JsonPayload, RegisterEvent
 from mariner import client
 from mariner.gateway import cursor_requests
@@ -88,8 +89,10 @@ async def test_changes_are_asked_twice_and_audited(tmp_path: Path) -> None:
     async with running(tmp_path) as (served, made, opened):
         first, second, _ = [text_of(i.id) for i in await park(served, "c", "no idea")]
 
+        to = Target(store=Identity.ext_of(socket_of(tmp_path).parent))
+
         def told() -> CursorAnswer:
-            return cursor_requests.ask(socket_of(tmp_path), CursorRequest("show", "app", "c"))
+            return cursor_requests.ask(socket_of(tmp_path), CursorRequest("show", "app", "c"), to)
 
         async with logged_in(opened, made.url) as seen:
             await seen.open("Cursors")
@@ -119,7 +122,7 @@ async def test_changes_are_asked_twice_and_audited(tmp_path: Path) -> None:
             await seen.until("Done: reset")
             assert [text_of(i) for i in told().cursors[0].seen] == [first]
             request = CursorRequest("delete", "app", "c")
-            cursor_requests.ask(socket_of(tmp_path), request)
+            cursor_requests.ask(socket_of(tmp_path), request, to)
             await seen.until("There is none.")
             await seen.page.get_by_role("button", name="Reset …").wait_for(state="hidden")
         log = made.output.read_text()

@@ -24,7 +24,7 @@ from eventer_bridge.backends.rocksdb.checkpoint import ext_checkpoint, scratch_p
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.control import client
 from eventer_bridge.control.server import ControlServer
-from eventer_bridge.control.sockets import SOCKET
+from eventer_bridge.control.sockets import SOCKET, Identity, Target
 from eventer_bridge.errors import ControlError, EventerBridgeError, StorageError
 
 mlog = logging.getLogger(__name__)
@@ -138,8 +138,9 @@ def _request_checkpoint(store_path: Path, target: Path) -> None:
 
 def _request(store_path: Path, name: str, argument: str, timeout_s: float) -> None:
     what = f"{store_path}: the process that has the event store open"
+    to = Target(store=Identity.ext_of(store_path))
     try:
-        client.request(store_path / SOCKET, name, argument, what=what, timeout_s=timeout_s)
+        client.request(store_path / SOCKET, name, argument, to=to, what=what, timeout_s=timeout_s)
     except ControlError as e:
         raise StorageError(str(e)) from e
 
@@ -174,6 +175,7 @@ class StoreControl(ControlServer):
 
     def __init__(self, store: Store) -> None:
         super().__init__(store.path / SOCKET)
+        self.store = store.path
         self._store = store
         self._thread = ThreadPoolExecutor(1, "store-checkpoint")
         self.backed_up_s = 0.0

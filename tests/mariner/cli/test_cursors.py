@@ -36,6 +36,8 @@ async def take(connection: client.Client) -> int:
 async def test_looking_and_changing(tmp_path: Path) -> None:
     path = conf_of(tmp_path)
     async with serving(tmp_path) as gateway, await connect(gateway) as writer:
+        for control in gateway.controls:
+            control.configuration = path
         events = await register(writer, *range(5))
         ids = ["/".join(map(str, id_of(i).values())) for i in events]
         wanted: Any = {"subscriptions": [("a",)], "cursor": "c"}

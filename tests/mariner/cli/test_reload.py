@@ -119,3 +119,31 @@ async def test_a_gateway_without_a_store_has_a_socket_if_configured(tmp_path: Pa
         )
         assert not await is_let_in(running, "app")
     assert not socket.exists()
+
+
+async def test_a_gateway_of_another_configuration_is_not_reloaded(tmp_path: Path) -> None:
+    socket = tmp_path / "control.sock"
+    (tmp_path / "b").mkdir()
+    other = tmp_path / "a.json"
+    async with gateway(tmp_path / "b", backend="memory", control=socket) as running:
+        path = tmp_path / "b" / "gateway.json"
+        other.write_text(path.read_text())
+        for command in ("reload", "status"):
+            process = await forked.start(
+                "mariner", command, "--conf", str(other), environment=os.environ
+            )
+            stdout, stderr = await process.communicate()
+            assert (process.returncode, stdout) == (1, b"")
+            assert stderr.decode() == (
+                f"mariner: error: {socket}: process {running.pid} answers here, whose configuration"
+                f" is {path}, and not the one of configuration {other}\n"
+            )
+        # nor can another one take its socket
+        second = await forked.start(
+            "mariner", "serve", "--conf", str(other), environment=os.environ
+        )
+        _, stderr = await second.communicate()
+        assert second.returncode == 1
+        last = f"{socket}: process {running.pid} listens there: each gateway needs its own socket"
+        assert stderr.decode().splitlines()[-1] == f"mariner: error: {last}"
+        assert await run(path) == (0, "reloaded\n", "")

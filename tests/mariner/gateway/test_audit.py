@@ -14,6 +14,7 @@ from eventer_bridge import tls
 from eventer_bridge.backends.rocksdb import control
 from eventer_bridge.backends.rocksdb.restoring import ext_begin_history
 from eventer_bridge.control import client as requests
+from eventer_bridge.control.sockets import Identity, Target
 from eventer_bridge.core import tokens
 from eventer_bridge.core.quotas import Account
 from eventer_bridge.errors import ConfigurationError, EventerBridgeError
@@ -264,14 +265,15 @@ async def test_a_file_for_a_process(tmp_path: Path) -> None:
         conf["quota"] = {"bytes_per_s": 9_999}
         (tmp_path / "gateway.json").write_text(json.dumps(conf))
         socket = tmp_path / "events" / "control.sock"
+        to = Target(store=Identity.ext_of(socket.parent))
         await asyncio.to_thread(
-            requests.request, socket, "reload", None, what="it", timeout_s=TIMEOUT_S
+            requests.request, socket, "reload", None, to=to, what="it", timeout_s=TIMEOUT_S
         )
         other = tmp_path / "other.jsonl"
         conf["audit"]["file"] = str(other)
         (tmp_path / "gateway.json").write_text(json.dumps(conf))
         await asyncio.to_thread(
-            requests.request, socket, "reload", None, what="it", timeout_s=TIMEOUT_S
+            requests.request, socket, "reload", None, to=to, what="it", timeout_s=TIMEOUT_S
         )
     before = [json.loads(line) for line in moved.read_text().splitlines()]
     assert [i["action"] for i in before] == ["connected", "declined"]

@@ -271,8 +271,11 @@ async def test_wrong_requests_are_refused(tmp_path: Path) -> None:
         assert two == "not a request: expected one key, but there are 2"
         unknown = await request(tmp_path, b'{"x": 1}\n')
         assert unknown == "not a request: 'x', expected one of backed_up, checkpoint"
-        assert await request(tmp_path, b'{"checkpoint": 1}\n') == "checkpoint: expected a path"
-        relative = await request(tmp_path, b'{"checkpoint": "a"}\n')
+        nobody = await request(tmp_path, b'{"checkpoint": "/a"}\n')
+        assert nobody == "not a request: expected 'to', which says what process it is for"
+        us = b'"to": {"pid": %d}}\n' % os.getpid()
+        assert await request(tmp_path, b'{"checkpoint": 1, ' + us) == "checkpoint: expected a path"
+        relative = await request(tmp_path, b'{"checkpoint": "a", ' + us)
         assert relative == "a: expected an absolute path"
         too_long = await request(tmp_path, long_line)
         assert too_long == f"a request of more than {limits.MAX_CONTROL_LINE_BYTES} bytes"
