@@ -17,7 +17,7 @@ import msgspec
 from hat import aio
 
 from eventer_bridge import tls
-from eventer_bridge.control.sockets import Target
+from eventer_bridge.control.sockets import Addressee
 from eventer_bridge.core import tokens
 from eventer_bridge.errors import ConnectError, ControlError
 from eventer_bridge.model import Event, EventType, QueryLatestParams, QueryParams, RegisterEvent
@@ -141,7 +141,7 @@ class Watcher(aio.Resource):
         async with self._asking:
             try:
                 # not another process that listens there by now
-                to = Target(pid=shown.pid)
+                to = Addressee(pid=shown.pid)
                 answer = await asyncio.to_thread(cursor_requests.ask, socket, request, to)
             except msgspec.ValidationError as e:
                 raise ControlError(f"the gateway is of another version: {e}") from e

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from eventer_bridge import limits
-from eventer_bridge.control.sockets import Response, Target, peer_pid, short_path
+from eventer_bridge.control.sockets import Addressee, Response, peer_pid, short_path
 from eventer_bridge.errors import ConfigurationError, ControlError
 
 
@@ -38,7 +38,7 @@ def server_pid(path: Path) -> int | None:
 
 
 def request(
-    path: Path, name: str, argument: Any, *, to: Target, what: str, timeout_s: float
+    path: Path, name: str, argument: Any, *, to: Addressee, what: str, timeout_s: float
 ) -> Any:
     """Send a request.
 
@@ -68,8 +68,8 @@ def request(
         raise ControlError(f"{what} did not answer") from None
     except OSError as e:
         raise ControlError(f"{what} cannot be reached: {e.strerror}") from e
-    except UnicodeEncodeError:
-        raise ControlError(f"{argument!a}: not Unicode text") from None
+    except UnicodeEncodeError as e:
+        raise ControlError(f"{e.object!a}: not Unicode text") from None
     except msgspec.DecodeError:
         raise ControlError(f"{what} closed the connection without an answer") from None
     if response.error is not None:

@@ -16,7 +16,7 @@ from hat import aio
 
 from eventer_bridge import limits
 from eventer_bridge.control import client
-from eventer_bridge.control.sockets import ANY, LOCK, Identity, Response, Target, short_path
+from eventer_bridge.control.sockets import ANY, LOCK, Addressee, Identity, Response, short_path
 from eventer_bridge.errors import ConfigurationError, ControlError, EventerBridgeError
 
 mlog = logging.getLogger(__name__)
@@ -154,7 +154,7 @@ class ControlServer(aio.Resource):
             async with asyncio.timeout(limits.CONTROL_TIMEOUT_S):
                 line = await reader.readuntil(b"\n")
             request = msgspec.json.decode(line, type=dict[str, Any])
-            target = msgspec.convert(request.pop("to", {}), Target)
+            target = msgspec.convert(request.pop("to", {}), Addressee)
         except asyncio.LimitOverrunError:
             return Response(f"a request of more than {limits.MAX_CONTROL_LINE_BYTES} bytes")
         except (msgspec.DecodeError, UnicodeDecodeError) as e:
@@ -163,7 +163,7 @@ class ControlServer(aio.Resource):
             return Response("too many requests at a time")
         return await self._handle(request, target)
 
-    def _ext_refuse_others(self, target: Target) -> None:
+    def _ext_refuse_others(self, target: Addressee) -> None:
         """Refuse a request that means another process, with ``ControlError``."""
         who = f"{self._path}: process {os.getpid()} answers here"
         if target.pid not in {None, os.getpid()}:
@@ -177,7 +177,7 @@ class ControlServer(aio.Resource):
                 text = "which has none" if ours is None else f"whose {what} is {ours.path}"
                 raise ControlError(f"{who}, {text}, and not the one of {what} {meant.path}")
 
-    async def _handle(self, request: dict[str, Any], target: Target) -> Response:
+    async def _handle(self, request: dict[str, Any], target: Addressee) -> Response:
         if len(request) != 1:
             return Response(f"not a request: expected one key, but there are {len(request)}")
         [(name, argument)] = request.items()

@@ -56,7 +56,7 @@ class Identity(msgspec.Struct, frozen=True):
         return self.inode == other.inode
 
 
-class Target(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class Addressee(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """Which process a request means: the one of which all of this is true.
 
     Attributes:
@@ -70,7 +70,7 @@ class Target(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     pid: int | None = None
 
 
-ANY: Final = Target()
+ANY: Final = Addressee()
 """Whichever process answers; only for what changes nothing."""
 
 

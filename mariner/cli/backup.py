@@ -14,7 +14,7 @@ from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.errors import StorageError
 from eventer_bridge.model import Timestamp
 from mariner.cli import backup_places, output
-from mariner.cli.backup_order import Position
+from mariner.cli.backup_order import StoreState
 from mariner.cli.run import report
 from mariner.cli.store_path import resolve, store_errors, store_option
 from mariner.cli.values import counted, value_option
@@ -84,7 +84,7 @@ def _keep(store: Path, where: str, n_kept: int | None) -> None:
         place = backup_places.find(where)
         name = backup_places.new_name()
         with control.open_read_only(store) as opened:
-            position = Position(opened.histories(), opened.sequence())
+            position = StoreState(opened.histories(), opened.sequence())
             place.save(name, opened.path, position)
             counts = _counts(opened)
         _print_counts(f"backup of {store}: {place}/{name}", counts, started)

@@ -10,7 +10,7 @@ import msgspec
 from eventer_bridge.errors import StorageError
 from eventer_bridge.resources import open_regular
 from mariner import limits
-from mariner.cli.backup_order import Position
+from mariner.cli.backup_order import StoreState
 
 _FILE: Final = re.compile(r"[A-Za-z0-9_.-]+")
 
@@ -26,7 +26,7 @@ class Manifest(msgspec.Struct, forbid_unknown_fields=True):
     """What belongs to a backup, and the state of the store."""
 
     files: dict[str, BackupFile]
-    position: Position | None = None
+    position: StoreState | None = None
     format: int = 1
 
 

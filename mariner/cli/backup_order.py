@@ -12,7 +12,7 @@ from typing import TypeAlias
 import msgspec
 
 
-class Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class StoreState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The state of a store.
 
     Attributes:
@@ -29,11 +29,11 @@ class Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.histories[-1] if self.histories else None
 
 
-Positions: TypeAlias = Mapping[str, Position]
+States: TypeAlias = Mapping[str, StoreState]
 """Of backups, by their names."""
 
 
-def in_order(positions: Positions, histories: Sequence[str]) -> list[str]:
+def in_order(positions: States, histories: Sequence[str]) -> list[str]:
     """Backups of the store that has these histories, the oldest state first.
 
     Args:
@@ -49,7 +49,7 @@ def in_order(positions: Positions, histories: Sequence[str]) -> list[str]:
     return [name for *_, name in sorted(found)]
 
 
-def newest(positions: Positions) -> list[str]:
+def newest(positions: States) -> list[str]:
     """The backup with the newest state of each store, or of each history that nothing continues."""
     continued = {i for position in positions.values() for i in position.histories[:-1]}
     heads = {
@@ -60,7 +60,7 @@ def newest(positions: Positions) -> list[str]:
     return sorted(in_order(positions, histories)[-1] for histories in heads.values())
 
 
-def surplus(positions: Positions, made: str, n_kept: int) -> list[str]:
+def surplus(positions: States, made: str, n_kept: int) -> list[str]:
     """The backups of a store that are to be removed, the oldest state first.
 
     Args:

@@ -32,7 +32,7 @@ from mariner.cli.backup_manifest import (
     describe,
     parse,
 )
-from mariner.cli.backup_order import Position
+from mariner.cli.backup_order import StoreState
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -63,7 +63,7 @@ def find(text: str) -> "Place":
     return ObjectPlace(text) if "://" in text else DirectoryPlace(Path(text), text)
 
 
-class Kept(NamedTuple):
+class KeptBackups(NamedTuple):
     """What a place has.
 
     Attributes:
@@ -71,7 +71,7 @@ class Kept(NamedTuple):
         problems: why others have none, by name: neither restored nor removed by default.
     """
 
-    positions: dict[str, Position]
+    positions: dict[str, StoreState]
     problems: dict[str, str]
 
 
@@ -87,7 +87,7 @@ class Place(abc.ABC):
         """The manifest of a backup; raises ``ManifestError`` as well."""
 
     @abc.abstractmethod
-    def save(self, name: str, source: Path, position: Position) -> None:
+    def save(self, name: str, source: Path, position: StoreState) -> None:
         """Keep the files of a store of this state; refused if there is a backup of this name."""
 
     @abc.abstractmethod
@@ -106,9 +106,9 @@ class Place(abc.ABC):
         """What to add when there is no backup; empty: nothing."""
         return ""
 
-    def kept(self) -> Kept:
+    def kept(self) -> KeptBackups:
         """All backups."""
-        found = Kept({}, {})
+        found = KeptBackups({}, {})
         for name in self.names():
             try:
                 position = self.manifest(name).position
@@ -218,7 +218,7 @@ class DirectoryPlace(Place):
             data = file.read(limits.MAX_MANIFEST_BYTES + 1)
         return parse(data, f"{self}/{name}{_MANIFEST}")
 
-    def save(self, name: str, source: Path, position: Position) -> None:
+    def save(self, name: str, source: Path, position: StoreState) -> None:
         """See :class:`Place`."""
         with directories.new_directory(self._path / name) as path, self._errors("written"):
             directories.copy(source, path)
@@ -320,7 +320,7 @@ class ObjectPlace(Place):
             data = bytes(self._store.get(path).bytes())
         return parse(data, f"{self}/{path}")
 
-    def save(self, name: str, source: Path, position: Position) -> None:
+    def save(self, name: str, source: Path, position: StoreState) -> None:
         """See :class:`Place`."""
         files: dict[str, BackupFile] = {}
         if any(name in names for names in self._all()):

@@ -5,8 +5,10 @@ Importing all of them takes more than a second; ``mariner ping`` needs few of th
 
 import difflib
 import functools
+import io
 import pkgutil
 import signal
+import sys
 from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -31,6 +33,13 @@ class LazyGroup(click.Group):
         super().__init__(name, help=summary, context_settings=settings)
         self._commands = commands
         self._plugins = plugins
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """As click does; what a terminal cannot show (a path, for example) is escaped."""
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")
+        return super().main(*args, **kwargs)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Sorted names of the commands."""

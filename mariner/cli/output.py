@@ -68,7 +68,7 @@ def write_rich(table: RenderableType) -> None:
     with console.capture() as captured:
         console.print(table)
     lines = captured.get().splitlines()
-    _write("".join([line.rstrip() + "\n" for line in lines]).encode())
+    _write("".join([line.rstrip() + "\n" for line in lines]).encode(errors="backslashreplace"))
 
 
 def write_text(line: str) -> None:
@@ -77,7 +77,7 @@ def write_text(line: str) -> None:
     Raises:
         CommandError: as :func:`write_jsonl`.
     """
-    _write(line.encode() + b"\n")
+    _write(line.encode(errors="backslashreplace") + b"\n")
 
 
 def _line(event: Event) -> bytes:

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from eventer_bridge.control.sockets import Identity, Target
+from eventer_bridge.control.sockets import Addressee, Identity
 from mariner.cli.run import EXIT_USAGE, CommandError
 from mariner.gateway import config_file
 
 
-def find(conf: Path, advice: str = "") -> tuple[Path, Target]:
+def find(conf: Path, advice: str = "") -> tuple[Path, Addressee]:
     """The socket of the gateway that a file configures, and what a request to it says it means.
 
     Args:
@@ -22,4 +22,4 @@ def find(conf: Path, advice: str = "") -> tuple[Path, Target]:
     if socket is None:
         text = f"{conf}: control: missing, and there is no store that would have a socket{advice}"
         raise CommandError(text, EXIT_USAGE)
-    return socket, Target(configuration=Identity.ext_of(conf))
+    return socket, Addressee(configuration=Identity.ext_of(conf))

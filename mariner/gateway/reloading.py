@@ -83,6 +83,7 @@ class Reloader:
             _audit(report)  # where it is told up to now
         if (wanted.log, wanted.audit) != (running.log, running.audit):
             await asyncio.to_thread(_configure_log, wanted, running, self._path)
+        await asyncio.to_thread(_reopen_logs, self._path)
         await gateway.use(prepared)
         _audit(report)
         level = logging.WARNING if prepared.needs_restart else logging.INFO
@@ -108,4 +109,11 @@ def _configure_log(wanted: GatewayConfig, running: GatewayConfig, path: Path) ->
         logs.configure(wanted.log, wanted.audit)
     except ConfigurationError as e:
         logs.configure(running.log, running.audit)
+        raise ConfigurationError(f"{path}: {e}") from e
+
+
+def _reopen_logs(path: Path) -> None:
+    try:
+        logs.ext_reopen()
+    except ConfigurationError as e:
         raise ConfigurationError(f"{path}: {e}") from e

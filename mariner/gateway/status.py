@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from eventer_bridge.control import client
-from eventer_bridge.control.sockets import ANY, Target
+from eventer_bridge.control.sockets import ANY, Addressee
 from mariner import limits
 
 
@@ -203,7 +203,7 @@ class GatewayStatus(msgspec.Struct, frozen=True):
     errors: list[dict[str, Any]]
 
 
-def ask(socket: Path, to: Target = ANY) -> GatewayStatus:
+def ask(socket: Path, to: Addressee = ANY) -> GatewayStatus:
     """Ask a running gateway; blocks.
 
     Args:

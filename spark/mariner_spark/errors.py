@@ -11,6 +11,7 @@
     ├── ProcessKilledError       a process that worked beside this one was killed
     ├── SchemaError              a schema that the user gave
     ├── SnapshotError            the snapshot of a read no longer exists
+    ├── SparkHomeError           SPARK_HOME names no Spark that can be used
     └── SourceError              the gateway's answers cannot be used
         ├── DataLossError        events were deleted before a stream read them
         └── HistoryError         they do not continue those that a stream read
@@ -71,6 +72,10 @@ class SchemaError(MarinerSparkError):
 
 class SnapshotError(MarinerSparkError):
     """The snapshot of a read no longer exists; the text says why and what to do."""
+
+
+class SparkHomeError(MarinerSparkError):
+    """``SPARK_HOME`` names no Spark, or one of another version; the text says what to do."""
 
 
 class SourceError(MarinerSparkError):

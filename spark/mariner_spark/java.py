@@ -26,7 +26,7 @@ from typing import Final, NamedTuple
 import pyspark
 
 from mariner_spark import limits
-from mariner_spark.errors import JavaError
+from mariner_spark.errors import JavaError, SparkHomeError
 
 CACHE_VARIABLE: Final = "MARINER_SPARK_CACHE"
 """Environment variable with another path for :func:`cache_folder`."""
@@ -106,6 +106,25 @@ def make_home(java: Java) -> Path:
         Path(file.name).chmod(0o755)
         Path(file.name).replace(script)  # another process may be creating it as well
     return home
+
+
+def spark_home() -> Path:
+    """The Spark that ``SPARK_HOME`` names, else that of pyspark (:func:`make_spark_home`).
+
+    Raises:
+        SparkHomeError: it names none, or one of another version than pyspark.
+    """
+    named = os.environ.get("SPARK_HOME")
+    if not named:
+        return make_spark_home()
+    advice = "unset it, and the Spark of the package pyspark is used"
+    if not Path(named, "bin", "spark-submit").is_file():
+        raise SparkHomeError(f"SPARK_HOME: {named}: there is no Spark (bin/spark-submit): {advice}")
+    version = pyspark.__version__.rpartition(".")[0]
+    found = [i.stem.rpartition("-")[2] for i in Path(named, "jars").glob("spark-core_*.jar")]
+    if found and not any(i.startswith(f"{version}.") for i in found):
+        raise SparkHomeError(f"SPARK_HOME: {named}: Spark {found[0]}, expected {version}: {advice}")
+    return Path(named)
 
 
 def make_spark_home() -> Path:

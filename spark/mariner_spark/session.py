@@ -71,6 +71,7 @@ def get_session(
 
     Raises:
         JavaError: there is no Java for a local session.
+        SparkHomeError: ``SPARK_HOME`` names no Spark, or one of another version.
     """
     active = SparkSession.getActiveSession()
     if active is not None:
@@ -101,7 +102,7 @@ def make_local(
     environment = {
         "JAVA_HOME": str(java.make_home(found)),
         "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
-        "SPARK_HOME": os.environ.get("SPARK_HOME") or str(java.make_spark_home()),
+        "SPARK_HOME": str(java.spark_home()),
         "SPARK_LOCAL_IP": LOOPBACK,
     }
     # pyspark imports this when Java has started, and it pandas where that is installed: 0.2 s

@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from hat.monitor import common as hat_monitor
 
 from mariner.cli import main
 from mariner.gateway import config, config_file
+from tests.support.gateway import gateway
+from tests.support.peer import INIT, RawPeer
 
 DEPLOY = Path(__file__).parent.parent.parent / "deploy"
 
@@ -32,13 +35,18 @@ def test_example_configurations_load(path: Path) -> None:
     assert config_file.load(path).clients
 
 
-def test_what_the_example_has_as_comments_loads(tmp_path: Path) -> None:
+def with_comments(tmp_path: Path) -> Path:
+    """The example, with what it has as comments."""
     lines = (DEPLOY / "gateway.yaml").read_text().splitlines()
     # where components have tokens of their own, there is none for all
     lines.remove("        token: change-me-hat")
     path = tmp_path / "gateway.yaml"
     path.write_text("\n".join(re.sub(r"^( *)#(?=\S| {2,}\S)", r"\1", line) for line in lines))
-    loaded = config_file.load(path)
+    return path
+
+
+def test_what_the_example_has_as_comments_loads(tmp_path: Path) -> None:
+    loaded = config_file.load(with_comments(tmp_path))
     assert loaded.log is not None
     assert loaded.event_core is not None
     [remote] = loaded.event_core.replication
@@ -47,6 +55,28 @@ def test_what_the_example_has_as_comments_loads(tmp_path: Path) -> None:
     assert listener is not None
     assert listener.tls is not None
     assert listener.clients is not None
+
+
+async def test_the_log_of_the_example_says_who_when_and_why(tmp_path: Path) -> None:
+    log = config_file.load(with_comments(tmp_path)).log
+    assert log is not None
+    handler: Any = log["handlers"]["file"]
+    assert (handler["maxBytes"], handler["backupCount"]) == (50_000_000, 9)
+    handler |= {"filename": str(tmp_path / "example.log"), "maxBytes": 2_000, "backupCount": 2}
+    async with gateway(tmp_path, backend="memory", log=log) as running:
+        for _ in range(20):
+            async with await RawPeer.connect(running.port) as peer:
+                peer.send({**INIT, "client_name": "nobody"})
+                assert not (await peer.receive())["success"]
+    assert (tmp_path / "example.log").exists()
+    assert (tmp_path / "example.log.2").exists()
+    lines = [json.loads(i) for i in (tmp_path / "example.log.1").read_text().splitlines()]
+    line = next(i for i in lines if i["message"] == "closing connection")
+    assert line["level"] == "WARNING"
+    assert datetime.fromisoformat(line["time"]).tzinfo is not None
+    assert line["peer"].startswith("127.0.0.1:")
+    assert line["client"] == "nobody"
+    assert line["reason"]
 
 
 def test_the_pair_fits_together() -> None:

@@ -4,10 +4,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyspark
 import pytest
 
 from mariner_spark import java, warm_up
-from mariner_spark.errors import JavaError
+from mariner_spark.errors import JavaError, SparkHomeError
+from mariner_spark.session import make_local
 
 
 def make_java(home: Path, version: str) -> Path:
@@ -88,3 +90,30 @@ def test_a_java_that_makes_no_class_cache_is_told(
     with pytest.raises(JavaError, match="the class cache was not made"):
         warm_up.warm_up()
     assert not list(java.cache_folder().glob("classes-*"))
+
+
+@pytest.mark.parametrize(
+    ("files", "reason"),
+    [
+        ([], "there is no Spark (bin/spark-submit)"),
+        (["bin/spark-submit", "jars/spark-core_2.12-3.5.1.jar"], "Spark 3.5.1, expected "),
+    ],
+)
+def test_a_stale_spark_home_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, files: list[str], reason: str
+) -> None:
+    home = tmp_path / "spark"
+    for file in files:
+        (home / file).parent.mkdir(parents=True)
+        (home / file).touch()
+    monkeypatch.setenv("SPARK_HOME", str(home))
+    with pytest.raises(SparkHomeError) as raised:
+        make_local("local[1]", True, {}, None)
+    assert str(raised.value).startswith(f"SPARK_HOME: {home}: {reason}")
+    assert str(raised.value).endswith("unset it, and the Spark of the package pyspark is used")
+
+
+def test_the_spark_home_of_the_same_version_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    home = Path(pyspark.__file__).parent
+    monkeypatch.setenv("SPARK_HOME", str(home))
+    assert java.spark_home() == home

@@ -111,6 +111,7 @@ def lock_directory(path: Path) -> int:
             directories.refuse_unfinished(path)
             directories.refuse_within_store(path)
         _make_directory(path)
+        directories.refuse_blocking(path)
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as e:
         raise StorageError(f"{path}: cannot be used as an event store: {e.strerror}") from e
@@ -330,6 +331,8 @@ def check_exists(path: Path) -> None:
     """
     try:
         is_directory, has_current = path.is_dir(), (path / "CURRENT").exists()
+        if is_directory:
+            directories.refuse_blocking(path)
     except OSError as e:
         raise StorageError(f"{path}: cannot be inspected: {e.strerror}") from e
     if not is_directory:

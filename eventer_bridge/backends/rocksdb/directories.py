@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from eventer_bridge.errors import ClosedError, StorageError
-from eventer_bridge.resources import open_regular
+from eventer_bridge.errors import ClosedError, StorageError, StoreDamagedError
+from eventer_bridge.resources import blocking_entry, open_regular
 
 PARTIAL: Final = ".partial"
 """Suffix of the name of a directory that is being created."""
@@ -119,6 +119,17 @@ def _is_database(path: Path) -> bool:
             return file.read(len(_CURRENT)) == _CURRENT
     except OSError:
         return False
+
+
+def refuse_blocking(path: Path) -> None:
+    """Refuse a store that RocksDB, or a copy of it, may block at.
+
+    Raises:
+        StoreDamagedError: one of its files is a FIFO or a device.
+        OSError: it cannot be read.
+    """
+    if (found := blocking_entry(path)) is not None:
+        raise StoreDamagedError(f"{found}: a FIFO or a device, expected a regular file")
 
 
 def refuse_unfinished(path: Path) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from eventer_bridge.errors import ConfigurationError
-from mariner.gateway.logs import audit
+from mariner.gateway.logs import audit, files
 from mariner.gateway.logs.audit import AuditConfig
 from mariner.gateway.logs.pipeline import Pipeline
 
@@ -73,7 +73,7 @@ def configure(log: Mapping[str, Any] | None, audited: AuditConfig | None = None)
         audited: ``audit`` of it.
 
     Raises:
-        ConfigurationError: it cannot be used, or a file cannot be written.
+        ConfigurationError: ``log`` cannot be used, or a file cannot be written; the text says why.
     """
     global _pipeline, _earlier  # noqa: PLW0603  # like logging itself, one per process
     close()
@@ -82,14 +82,14 @@ def configure(log: Mapping[str, Any] | None, audited: AuditConfig | None = None)
     conf = {"disable_existing_loggers": False, **log} if log is not None else DEFAULT
     try:
         logging.config.dictConfig(conf)
-    except ValueError as e:  # also of what handlers raise
-        cause = "" if e.__cause__ is None else f": {e.__cause__}"
-        raise ConfigurationError(f"log: {e}{cause}") from e
+    except (ValueError, OSError) as e:
+        # of a handler, "Unable to configure" is all that the outer one says
+        raise ConfigurationError(f"log: {e}{_cause(e)}") from e
     logging.captureWarnings(True)  # they would be written to standard error at once
     try:
         _pipeline = Pipeline(audit.configure(audited))
     except OSError as e:
-        raise ConfigurationError(f"audit.file: {e.filename}: {e.strerror}") from e
+        raise ConfigurationError(f"audit.file: {_reason(e)}") from e
     atexit.register(_pipeline.close)
 
 
@@ -100,10 +100,10 @@ def rehearse(log: Mapping[str, Any] | None, audited: AuditConfig | None = None) 
         ConfigurationError: as :func:`configure`.
     """
     handlers = ({} if log is None else log).get("handlers", {}).values()
-    files = [Path(i["filename"]) for i in handlers if isinstance(i.get("filename"), str)]
+    paths = [Path(i["filename"]) for i in handlers if isinstance(i.get("filename"), str)]
     if audited is not None and audited.file is not None:
-        files.append(audited.file)
-    created = [file for file in files if not os.path.lexists(file)]
+        paths.append(audited.file)
+    created = [file for file in paths if not os.path.lexists(file)]
     loggers = [i for i in logging.root.manager.loggerDict.values() if isinstance(i, logging.Logger)]
     before = [
         (i, i.level, i.propagate, i.disabled, [*i.handlers], [*i.filters])
@@ -122,6 +122,34 @@ def rehearse(log: Mapping[str, Any] | None, audited: AuditConfig | None = None) 
         for file in created:
             if file.is_file() and not file.stat().st_size:
                 file.unlink()
+
+
+def ext_reopen() -> None:
+    """Open the files anew that were moved away or removed, as logrotate does.
+
+    Raises:
+        ConfigurationError: one cannot be opened: it goes on being written where it is.
+    """
+    handlers = [] if _pipeline is None else _pipeline.handlers
+    for handler in handlers:
+        if isinstance(handler, logging.FileHandler):
+            try:
+                files.ext_reopen(handler)
+            except OSError as e:
+                raise ConfigurationError(f"log: {_reason(e)}") from e
+
+
+def _cause(error: BaseException) -> str:
+    """Why a handler could not be made; empty: nothing more is known."""
+    cause = error.__cause__
+    if cause is None:
+        return ""
+    return f": {_reason(cause) if isinstance(cause, OSError) else cause}"
+
+
+def _reason(error: OSError) -> str:
+    text = error.strerror or str(error)
+    return text if error.filename is None else f"{error.filename}: {text}"
 
 
 def close() -> bool:

@@ -74,6 +74,11 @@ class Pipeline:
         self._replaced.clear()
         return True
 
+    @property
+    def handlers(self) -> list[logging.Handler]:
+        """The configured handlers, each once."""
+        return [*dict.fromkeys(handler for _, handler, _ in self._replaced)]
+
     def admits(self, record: logging.LogRecord) -> bool:
         """Whether a record is admitted; the same for each of its handlers."""
         attributes = vars(record)

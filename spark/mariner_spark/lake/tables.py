@@ -18,6 +18,7 @@ from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction, RemoveAction
 from pyarrow import fs
 
+from eventer_bridge.resources import blocking_entry
 from mariner_spark import schema, values
 from mariner_spark.errors import LakeError, NoLakeError
 from mariner_spark.local_path import local_path, refuse_within_store, sync
@@ -110,6 +111,7 @@ class Lake:
             LakeError: it cannot be read, or the folder is a lake of the format before.
         """
         with self.errors():
+            self._refuse_blocking(table)
             if DeltaTable.is_deltatable(self.uri(table)):
                 found = DeltaTable(self.uri(table))
             elif not self.files("").get_file_info([_OLD_FORMAT])[0].is_file:
@@ -299,6 +301,12 @@ class Lake:
                 # checkpoints, too, and _last_checkpoint, which is behind all numbers
                 new = (i for i in log.iterdir() if i.name >= f"{version:020}")
                 sync(*new, log, log.parent, log.parent.parent)
+
+    def _refuse_blocking(self, table: str) -> None:
+        """Reading a FIFO would never end: there is none among what says which files there are."""
+        log = Path(self.uri(table), "_delta_log")
+        if self.is_local and log.is_dir() and (found := blocking_entry(log)) is not None:
+            raise LakeError(f"{found}: a FIFO or a device, expected a regular file")
 
     @contextlib.contextmanager
     def errors(self) -> Iterator[None]:

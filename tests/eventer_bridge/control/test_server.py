@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import socket
 import sys
@@ -13,7 +14,7 @@ import pytest
 
 from eventer_bridge.control import client
 from eventer_bridge.control.server import ControlServer, listen
-from eventer_bridge.control.sockets import ANY, Identity, Target
+from eventer_bridge.control.sockets import ANY, Addressee, Identity
 from eventer_bridge.errors import ControlError
 
 RACER = """
@@ -48,7 +49,7 @@ async def serving(path: Path) -> AsyncIterator[ControlServer]:
         await server.async_close()
 
 
-async def ask(path: Path, to: Target, name: str = "echo") -> Any:
+async def ask(path: Path, to: Addressee, name: str = "echo") -> Any:
     return await asyncio.to_thread(
         client.request, path, name, 5, to=to, what=f"{path}: it", timeout_s=10
     )
@@ -63,20 +64,20 @@ async def test_a_request_says_which_process_it_means(tmp_path: Path) -> None:
     async with serving(path) as server:
         server.configuration = ours
         for good in (
-            Target(pid=os.getpid()),
-            Target(configuration=Identity.ext_of(ours)),
-            Target(configuration=Identity.ext_of(tmp_path / "link.yaml")),
+            Addressee(pid=os.getpid()),
+            Addressee(configuration=Identity.ext_of(ours)),
+            Addressee(configuration=Identity.ext_of(tmp_path / "link.yaml")),
         ):
             assert await ask(path, good) == 5
         who = f"{path}: process {os.getpid()} answers here"
         for bad, reason in (
-            (Target(pid=1), f"{who}, not process 1"),
+            (Addressee(pid=1), f"{who}, not process 1"),
             (
-                Target(configuration=Identity.ext_of(theirs)),
+                Addressee(configuration=Identity.ext_of(theirs)),
                 f"{who}, whose configuration is {ours}, and not the one of configuration {theirs}",
             ),
             (
-                Target(pid=os.getpid(), store=Identity.ext_of(tmp_path)),
+                Addressee(pid=os.getpid(), store=Identity.ext_of(tmp_path)),
                 f"{who}, which has none, and not the one of store {tmp_path}",
             ),
             (ANY, "not a request: expected 'to', which says what process it is for"),
@@ -87,7 +88,7 @@ async def test_a_request_says_which_process_it_means(tmp_path: Path) -> None:
         assert await ask(path, ANY, "look") == 5
         # replaced or removed meanwhile: it is the path that counts
         ours.unlink()
-        assert await ask(path, Target(configuration=Identity.ext_of(ours))) == 5
+        assert await ask(path, Addressee(configuration=Identity.ext_of(ours))) == 5
 
 
 async def test_a_socket_in_use_is_refused(tmp_path: Path) -> None:
@@ -142,7 +143,9 @@ async def test_of_many_that_start_at_once_one_listens(tmp_path: Path) -> None:
         said.append((await racer.stdout.readline()).decode().strip())
     running = client.server_pid(path)
     for racer in racers:
-        await racer.communicate(b"")  # its standard input ends
+        assert racer.stdin is not None
+        racer.stdin.close()
+        await racer.wait()
         assert racer.returncode == 0
     [pid] = [i.pid for i, text in zip(racers, said, strict=True) if text == "listens"]
     assert running == pid
@@ -150,3 +153,16 @@ async def test_of_many_that_start_at_once_one_listens(tmp_path: Path) -> None:
     assert set(others) == {
         f"{path}: process {pid} listens there: each gateway needs its own socket"
     }
+
+
+async def test_one_that_is_about_to_listen_is_not_overtaken(tmp_path: Path) -> None:
+    path = tmp_path / "control.sock"
+    with (tmp_path / "control.sock.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock.write("4711")
+        lock.flush()
+        with pytest.raises(ControlError, match="process 4711 listens there"):
+            await listen(path)
+        assert not path.exists()
+    async with serving(path):
+        assert await ask(path, ANY, "look") == 5

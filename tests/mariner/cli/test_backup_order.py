@@ -2,13 +2,13 @@
 
 import pytest
 
-from mariner.cli.backup_order import Position, in_order, newest, surplus
+from mariner.cli.backup_order import StoreState, in_order, newest, surplus
 
 RESTORED = {
-    "9": Position(("a",), 10),
-    "8": Position(("a",), 90),
-    "7": Position(("a", "b"), 20),
-    "6": Position(("a", "b", "c"), 15),
+    "9": StoreState(("a",), 10),
+    "8": StoreState(("a",), 90),
+    "7": StoreState(("a", "b"), 20),
+    "6": StoreState(("a", "b", "c"), 15),
 }
 """A store that was restored twice, from earlier states; its clock runs backwards."""
 
@@ -20,11 +20,11 @@ def test_what_continues_a_history_is_newer() -> None:
 
 
 def test_stores_and_diverged_histories_have_no_order() -> None:
-    others = {**RESTORED, "x": Position(("a", "d"), 99), "y": Position(("z",), 1)}
+    others = {**RESTORED, "x": StoreState(("a", "d"), 99), "y": StoreState(("z",), 1)}
     assert newest(others) == ["6", "x", "y"]
     assert in_order(others, ("a", "d")) == ["9", "8", "x"]
     assert newest({}) == []
-    assert newest({"1": Position((), 1)}) == []
+    assert newest({"1": StoreState((), 1)}) == []
 
 
 @pytest.mark.parametrize(

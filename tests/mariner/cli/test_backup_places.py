@@ -21,7 +21,7 @@ from eventer_bridge.backends.rocksdb import control, directories
 from eventer_bridge.errors import StorageError
 from eventer_bridge.model import Event, EventId, Timestamp
 from mariner.cli import backup_places, main
-from mariner.cli.backup_order import Position
+from mariner.cli.backup_order import StoreState
 from mariner.cli.backup_places import ObjectPlace, Place
 from tests.mariner.cli.test_store_commands import fails, registering, run
 from tests.support.gateway import gateway
@@ -30,7 +30,7 @@ from tests.support.peer import RawPeer
 
 OLD: Final = "20200101T000000Z"
 AHEAD: Final = [f"209901{day:02}T000000Z" for day in range(1, 4)]
-AT_1, AT_2, AT_3 = (Position(("h",), number) for number in (1, 2, 3))
+AT_1, AT_2, AT_3 = (StoreState(("h",), number) for number in (1, 2, 3))
 HAS_MOTO: Final = importlib.util.find_spec("moto") is not None
 
 needs_moto = pytest.mark.skipif(not HAS_MOTO, reason="there is no moto (extra dev-spark)")
@@ -244,7 +244,7 @@ async def test_a_clock_that_was_ahead_costs_no_backup(tmp_path: Path, place: str
     await stored(store, 1)
     for session, name in enumerate(AHEAD, 2):
         with control.open_read_only(store) as opened:
-            kept.save(name, opened.path, Position(opened.histories(), opened.sequence()))
+            kept.save(name, opened.path, StoreState(opened.histories(), opened.sequence()))
         await stored(store, session)
     made = await run("backup", store, "--to", place, "--keep", "3")
     assert (made.code, made.stderr) == (0, "")
@@ -279,7 +279,7 @@ def test_stores_that_share_a_place(tmp_path: Path, place: str) -> None:
     source, kept = store_in(tmp_path / "source"), backup_places.find(place)
     kept.save(AHEAD[0], source, AT_1)
     kept.save(AHEAD[1], source, AT_2)
-    kept.save(OLD, source, Position(("other",), 9))
+    kept.save(OLD, source, StoreState(("other",), 9))
     told = f"{place}: of another store, or history: not removed: {AHEAD[0]}, {AHEAD[1]}"
     assert kept.prune(OLD, 1) == ([], [told])
     assert kept.prune(AHEAD[1], 1) == (

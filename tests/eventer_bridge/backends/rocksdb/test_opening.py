@@ -15,7 +15,7 @@ import pytest
 from rocksdict import Options, Rdict
 
 from eventer_bridge.backends import rocksdb
-from eventer_bridge.backends.rocksdb import control
+from eventer_bridge.backends.rocksdb import control, directories
 from eventer_bridge.backends.rocksdb.clean_shutdown import MARKER, write_marker
 from eventer_bridge.backends.rocksdb.contents import ALL_FAMILIES, IMPORTING
 from eventer_bridge.backends.rocksdb.database import COMPACTED_FILES
@@ -362,3 +362,18 @@ async def test_a_damaged_block_fails_the_query_that_reads_it(tmp_path: Path) -> 
         for params in UPWARDS, QueryTimeseriesParams([("a",)]):
             with pytest.raises(StoreDamagedError, match=r"the event store is damaged: .*checksum"):
                 await backend.query(params)
+
+
+@pytest.mark.parametrize("name", ["CURRENT", "000123.log", "ACKNOWLEDGED", "OPTIONS-000009"])
+async def test_a_fifo_in_a_store_blocks_nobody(tmp_path: Path, name: str) -> None:
+    store = tmp_path / "store"
+    await (await rocksdb.create(store)).async_close()
+    (store / name).unlink(missing_ok=True)
+    os.mkfifo(store / name)
+    expected = f"{store / name}: a FIFO or a device, expected a regular file"
+    with pytest.raises(StoreDamagedError, match=expected):
+        await rocksdb.create(store)
+    with pytest.raises(StoreDamagedError, match=expected), control.open_read_only(store):
+        pass
+    if name == "CURRENT":
+        directories.refuse_within_store(store / "target")  # it is none

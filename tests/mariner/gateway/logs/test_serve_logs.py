@@ -101,3 +101,61 @@ async def test_nobody_waits_for_a_log_that_nobody_reads(
             assert response.status == 200
     process.send_signal(signal.SIGTERM)
     assert await process.wait() == 0
+
+
+def log_of(path: Path, kind: str = "logging.FileHandler") -> dict[str, Any]:
+    """A configuration of the log: a file with messages."""
+    handler = {"class": kind, "filename": str(path)}
+    return {
+        "version": 1,
+        "handlers": {"file": handler},
+        "loggers": {"mariner": {"level": "INFO"}},
+        "root": {"level": "WARNING", "handlers": ["file"]},
+    }
+
+
+async def reload(directory: Path) -> tuple[int | None, str]:
+    command = "mariner", "reload", "--conf", str(directory / "gateway.json")
+    process = await forked.start(*command, environment=os.environ)
+    stdout, stderr = await process.communicate()
+    return process.returncode, (stdout + stderr).decode()
+
+
+@pytest.mark.parametrize("kind", ["logging.FileHandler", "logging.handlers.RotatingFileHandler"])
+async def test_a_reload_opens_a_file_that_was_moved_away(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "logs" / "mariner.log"
+    path.parent.mkdir()
+    async with gateway(tmp_path, log=log_of(path, kind)):
+        assert await reload(tmp_path) == (0, "reloaded\n")
+        inode = path.stat().st_ino
+        path.rename(path.with_suffix(".1"))
+        assert await reload(tmp_path) == (0, "reloaded\n")
+        assert path.stat().st_ino != inode
+        path.unlink()
+        path.parent.rename(tmp_path / "away")
+        code, said = await reload(tmp_path)
+        assert (code, said) == (
+            2,
+            f"mariner: error: {tmp_path}/gateway.json: log: {path}: No such file or directory\n",
+        )
+        (tmp_path / "away").rename(path.parent)
+        assert await reload(tmp_path) == (0, "reloaded\n")
+    moved = path.with_suffix(".1").read_text()
+    assert moved.count("configuration reloaded") == 1
+    assert path.read_text().count("configuration reloaded") == 1
+
+
+async def test_a_log_that_cannot_be_opened_says_why(tmp_path: Path) -> None:
+    path = tmp_path / "nowhere" / "file"
+    reason = f"log: Unable to configure handler 'file': {path}: No such file or directory"
+    async with gateway(tmp_path) as running:
+        conf = tmp_path / "gateway.json"
+        good = conf.read_text()
+        conf.write_text(json.dumps({**json.loads(good), "log": log_of(path)}))
+        assert await reload(tmp_path) == (2, f"mariner: error: {conf}: {reason}\n")
+        assert "configuration not reloaded" in running.stderr_path.read_text()
+        second = await forked.start("mariner", "serve", "--conf", str(conf), environment=os.environ)
+        _, stderr = await second.communicate()
+        assert second.returncode == 2
+        assert stderr.decode() == f"mariner: error: {conf}: {reason}\n"
+        conf.write_text(good)
