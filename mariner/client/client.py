@@ -54,6 +54,7 @@ from mariner.errors import (
     UnsupportedError,
 )
 from mariner.wire.messages import (
+    NEEDS_REQUEST_KEY,
     UNAVAILABLE,
     UNKNOWN,
     CursorLost,
@@ -267,6 +268,8 @@ class Client(aio.Resource):
         """
         if request_key is not None:
             self._check_supported("request_key")
+        elif after_key is not None:
+            raise LocalProtocolError(f"after_key: {NEEDS_REQUEST_KEY}")
         register_id = next(self._requests.ids)
         request = RegisterReq(register_id, tuple(events), request_key, after_key)
         return self._registered(register_id, await self._requests.send(register_id, request))

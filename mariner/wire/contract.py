@@ -17,6 +17,7 @@ import yaml
 from jsonschema_rs import ValidationError, ValidationErrorKind
 
 from eventer_bridge.resources import read_schema
+from mariner.wire.messages import NEEDS_REQUEST_KEY
 
 SCHEMA_ID: Final = "hat-mariner://mariner.yaml"
 
@@ -135,6 +136,8 @@ def _reason(error: ValidationError, expected: Any) -> str:
         return "expected string or null"
     if isinstance(error.kind, ValidationErrorKind.Required):
         return f"required property is missing: {error.kind.property}"
+    if "then" in error.schema_path:  # the one that depends on another property
+        return NEEDS_REQUEST_KEY
     match error.kind.name:
         case "pattern" | "not":
             text = "base64"

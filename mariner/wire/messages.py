@@ -26,6 +26,9 @@ UNKNOWN: Final = Outcome.UNKNOWN.value
 UNAVAILABLE: Final = Outcome.UNAVAILABLE.value
 """Outcomes of a registration that failed."""
 
+NEEDS_REQUEST_KEY: Final = "expected with a request_key only"
+"""What is wrong with an ``after_key`` that stands alone."""
+
 RequestKey: TypeAlias = Annotated[
     str, msgspec.Meta(min_length=1, max_length=limits.MAX_REQUEST_KEY_CHARACTERS)
 ]
@@ -108,6 +111,15 @@ class RegisterReq(Tagged, frozen=True, tag="register_req", omit_defaults=True):
     register_events: tuple[RegisterEvent, ...]
     request_key: RequestKey | None = None
     after_key: RequestKey | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what the contract refuses.
+
+        Raises:
+            ValueError: an ``after_key`` without a ``request_key``; decoding makes it a refusal.
+        """
+        if self.after_key is not None and self.request_key is None:
+            raise ValueError(f"after_key: {NEEDS_REQUEST_KEY}")
 
 
 class RegisterRes(Tagged, frozen=True, tag="register_res"):

@@ -19,7 +19,13 @@ from eventer_bridge.model import (
     Status,
 )
 from mariner import client
-from mariner.errors import OutcomeUnknownError, RegisterError, UnavailableError, UnsupportedError
+from mariner.errors import (
+    LocalProtocolError,
+    OutcomeUnknownError,
+    RegisterError,
+    UnavailableError,
+    UnsupportedError,
+)
 from mariner.gateway.gateway import Gateway
 from tests.eventer_bridge.backends.faults import (
     being_synced,
@@ -313,6 +319,28 @@ async def test_after_key(path: Path | None) -> None:
         async with await connect(gateway) as connection:
             found = [i.type[0] for i in reversed(await stored(connection, "*")) if len(i.type) == 1]
             assert found == ["a", "b", *["c"] * 3_000, "d", "e"]
+
+
+@pytest.mark.parametrize("payload_bytes", [1, 20_000, 40_000, 200_000])
+async def test_an_after_key_alone_is_refused(path: Path | None, payload_bytes: int) -> None:
+    # large ones are not explained by the schema, larger ones are decoded in slices
+    async with serving(path) as gateway, await RawPeer.init(gateway.mariner.port) as peer:
+        some = {"payload_type": "json", "data": ["x" * 1_000] * (payload_bytes // 1_000)}
+        of_size = [{**event("a"), "payload": some}]
+        for key in {}, {"request_key": None}:
+            request = {"msg_type": "register_req", "register_id": 7, "register_events": of_size}
+            response = await peer.request({**request, **key, "after_key": "before"})
+            assert (response["register_id"], response["success"]) == (7, False)
+            assert "after_key: expected with a request_key only" in response["error"]
+            assert "outcome" not in response
+        # two together are looked at together
+        peer.send({**request, "after_key": "before"})
+        peer.send({**request, "register_id": 8, "request_key": None, "after_key": None})
+        assert [(await peer.receive())["success"] for _ in range(2)] == [False, True]
+        async with await connect(gateway) as connection:
+            assert len(await stored(connection, "a")) == 1
+            with pytest.raises(LocalProtocolError, match=r"^after_key: expected with a request_"):
+                await connection.register([of("a")], after_key="before")
 
 
 async def test_those_after_one_that_fails_fail_with_it(

@@ -152,8 +152,14 @@ class MessageGenerator:
         return {
             "register_id": self._integer(),
             "register_events": self._list(self._register_event),
-            **self._some({"request_key": self._key, "after_key": self._key}),
+            **self._keys(),
         }
+
+    def _keys(self) -> dict[str, Json]:
+        keys = self._some({"request_key": self._key, "after_key": self._key})
+        if keys.get("request_key") is None and "after_key" in keys:
+            keys["after_key"] = None  # only with the other one
+        return keys
 
     def _key(self) -> Any:
         return self._optional(lambda: self._text() or "key")

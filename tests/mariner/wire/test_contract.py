@@ -120,6 +120,16 @@ def test_every_reference_leads_to_a_definition() -> None:
             "/register_events/0/payload/data",
             "expected base64, got string 'A'",
         ),
+        (
+            registration() | {"after_key": "a"},
+            "/after_key",
+            "expected with a request_key only",
+        ),
+        (
+            registration() | {"after_key": "a", "request_key": None},
+            "/after_key",
+            "expected with a request_key only",
+        ),
         (timeseries(order="UP"), "/order", "expected DESCENDING or ASCENDING, got string 'UP'"),
         (timeseries(t_from=None), "/t_from", "expected object, got null"),
         (
