@@ -1,7 +1,8 @@
 """All events that match a query, page by page; a server that cannot continue is an error.
 
 Each page begins after the last event of the previous one. If retention deletes that event in
-between, nothing is found after it (001); a timeseries then continues from its timestamp.
+between, nothing is found after it (001); a timeseries then continues from its timestamp. A server
+that sends the same pages again is an error, too: nobody pages for ever.
 
 Belongs to the event loop's thread.
 """
@@ -15,6 +16,7 @@ import msgspec
 from eventer_bridge.errors import RemoteProtocolError
 from eventer_bridge.model import (
     Event,
+    EventId,
     EventType,
     Order,
     OrderBy,
@@ -28,6 +30,56 @@ from eventer_bridge.model import (
 
 QueryCb: TypeAlias = Callable[[QueryParams], Awaitable[QueryResult]]
 """Queries one page."""
+
+
+class Progress:
+    """Notices pages that come again, at the latest when as many came as before them.
+
+    A page follows from the event that it is requested after. So one event is remembered, a later
+    one each time twice as many pages came (Brent's cycle detection), instead of all of them.
+    """
+
+    def __init__(self) -> None:
+        self._begin(None)
+
+    def _begin(self, resumed_from: EventId | None) -> None:
+        self._known: EventId | None = None
+        self._n_known_for = self._n_left = 1  # pages
+        self._resumed_from = resumed_from
+
+    def go_on(self, last: EventId) -> None:
+        """The next page is requested after this event.
+
+        Raises:
+            RemoteProtocolError: so was an earlier one.
+        """
+        if last == self._known:
+            raise _no_progress(last)
+        self._n_left -= 1
+        if not self._n_left:
+            self._known = last
+            self._n_known_for *= 2
+            self._n_left = self._n_known_for
+
+    def resume(self, last: EventId) -> None:
+        """The next page is requested from the time of this event, and may end with it once more.
+
+        Raises:
+            RemoteProtocolError: so was the last one that was requested by time.
+        """
+        if last == self._resumed_from:
+            raise _no_progress(last)
+        self._begin(last)
+
+
+def _no_progress(last: EventId) -> RemoteProtocolError:
+    return RemoteProtocolError(
+        f"answers without progress: event {_text(last)} comes again, or after later ones"
+    )
+
+
+def _text(event_id: EventId) -> str:
+    return "/".join(map(str, msgspec.structs.astuple(event_id)))
 
 
 async def query_all(
@@ -55,9 +107,10 @@ async def query_pages(
         Pages, none of which is empty.
 
     Raises:
-        RemoteProtocolError: the server does not return the remaining events.
+        RemoteProtocolError: the server does not return the remaining events, or the same again.
     """
     remaining = limit
+    progress = Progress()
     last: Event | None = None  # the last one yielded
     resumed_after: Event | None = None  # events up to it may be repeated
     types: set[EventType] = set()  # of the previous page, of a query for the latest
@@ -68,8 +121,11 @@ async def query_pages(
             if resumed is None:
                 return
             params, resumed_after = resumed, last
+            assert last is not None  # else there is nothing to resume
+            progress.resume(last.id)
             continue
         events = result.events
+        _check_order(params, last, events[0])
         if isinstance(params, QueryLatestParams):
             types_of_page = {i.type for i in events}
             if not types.isdisjoint(types_of_page):
@@ -89,7 +145,30 @@ async def query_pages(
             remaining -= len(events)
         if not result.more_follows:
             return
+        progress.go_on(result.events[-1].id)
         params = msgspec.structs.replace(params, last_event_id=result.events[-1].id)
+
+
+def _check_order(params: QueryParams, last: Event | None, first: Event) -> None:
+    """Check that a page begins behind the one before it.
+
+    Among events of one timestamp, servers differ in the order; events without source timestamp may
+    be anywhere.
+    """
+    if isinstance(params, QueryServerParams):
+        is_behind = params.last_event_id is None or first.id > params.last_event_id
+    elif (
+        last is None
+        or isinstance(params, QueryLatestParams)
+        or params.order_by is not OrderBy.TIMESTAMP
+    ):
+        return
+    elif params.order is Order.DESCENDING:
+        is_behind = first.timestamp <= last.timestamp
+    else:
+        is_behind = first.timestamp >= last.timestamp
+    if not is_behind:
+        raise _no_progress(first.id)
 
 
 def _limited(params: QueryParams, limit: int | None) -> QueryParams:
@@ -130,8 +209,8 @@ def _behind_nothing(
             if params.order_by is OrderBy.TIMESTAMP and not params.unique_type:
                 return _from_time_of(last, params)
     raise RemoteProtocolError(
-        f"more events should follow event {'/'.join(map(str, msgspec.structs.astuple(last.id)))},"
-        " but the server cannot continue after it (it may have been deleted): query again"
+        f"more events should follow event {_text(last.id)}, but the server cannot continue"
+        " after it (it may have been deleted): query again"
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self, TypeAlias, TypeVar
 
 import msgspec
 
-from eventer_bridge.core.paging import query_pages
+from eventer_bridge.core.paging import Progress, query_pages
 from eventer_bridge.errors import RemoteProtocolError
 from eventer_bridge.model import (
     Event,
@@ -170,13 +170,20 @@ class GatewayClient:
         Raises:
             MarinerError: the gateway violated the protocol.
             GatewayUnavailableError: the connection was lost, or there was no answer in time.
-            SourceError: more follow, but the gateway returns an empty page.
+            SourceError: more follow, but the gateway returns an empty page, or the same again.
         """
+        try:
+            yield from self._pages(params, is_last)
+        except RemoteProtocolError as e:
+            raise SourceError(f"{self._options!r}: {e}") from None
+
+    def _pages(self, params: PagedParams, is_last: Callable[[Event], bool] | None) -> Pages:
         request: Future[QueryResult] | None = self._request(params)
         last: Event | None = None
         order: Callable[[Event], Any]
         order = natural_key if isinstance(params, QueryTimeseriesParams) else _id
         is_anchored = False  # at the last event of the previous page
+        progress = Progress()
         while request is not None:
             result = self._result(request)
             request = None
@@ -185,12 +192,14 @@ class GatewayClient:
                     raise SourceError(f"{self._options!r}: an empty page, but more follow")
                 last_id = result.events[-1].id
                 if is_last is None or not is_last(result.events[-1]):
+                    progress.go_on(last_id)
                     request = self._request(msgspec.structs.replace(params, last_event_id=last_id))
                     is_anchored = True
             elif is_anchored and not result.events and isinstance(params, QueryTimeseriesParams):
                 # More was to follow. Retention deleted the last event meanwhile, and with it the
                 # position to continue from: its timestamp is still known.
                 assert last is not None
+                progress.resume(last.id)
                 request = self._request(msgspec.structs.replace(params, t_from=last.timestamp))
                 is_anchored = False
             if events := _new_events(last, result.events, order):

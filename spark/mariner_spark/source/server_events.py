@@ -19,6 +19,7 @@ from eventer_bridge.model import (
     QueryServerParams,
     Timestamp,
 )
+from mariner_spark.errors import SourceError
 from mariner_spark.source.gateway import GatewayClient
 
 ENGINE_TYPE: Final[EventType] = ("event", "?", "engine")
@@ -139,15 +140,25 @@ def _last(find_next: Callable[[int], int | None], low: int) -> int:
     Args:
         find_next: finds the next existing number after one; None: there is none.
         low: an existing number.
+
+    Raises:
+        SourceError: it finds one that is not after that: so there would be no end.
     """
+
+    def find(number: int) -> int | None:
+        found = find_next(number)
+        if found is not None and found <= number:
+            raise SourceError(f"answers without progress: {found} was found after {number}")
+        return found
+
     # double the step until nothing is found, then halve the rest
     step = 1
-    while low + step <= INT64_MAX and (found := find_next(low + step - 1)) is not None:
+    while low + step <= INT64_MAX and (found := find(low + step - 1)) is not None:
         low, step = found, 2 * step
     high = low + step  # from here on, none exists
     while low + 1 < high:
         middle = (low + high) // 2
-        found = find_next(middle - 1)
+        found = find(middle - 1)
         if found is None:
             high = middle
         else:

@@ -161,3 +161,76 @@ async def test_unique_types_are_those_of_the_first_page() -> None:
         async for page in pages:
             found += page
         assert found == events[::-1]
+
+
+@pytest.mark.parametrize("n_pages", [1, 2, 3, 7])
+@pytest.mark.parametrize(
+    "params",
+    [
+        QueryLatestParams(),
+        QueryServerParams(1),
+        QueryTimeseriesParams(),
+        ASCENDING,
+        msgspec.structs.replace(ASCENDING, order_by=OrderBy.SOURCE_TIMESTAMP),
+    ],
+)
+@pytest.mark.parametrize("has_one_timestamp", [False, True])
+async def test_a_server_that_sends_the_same_pages_again(
+    params: QueryParams, n_pages: int, has_one_timestamp: bool
+) -> None:
+    n_asked = 0
+    async with memory.create() as backend:
+        writer = Writer(backend)
+        if has_one_timestamp:
+            await writer.session(*numbered(*"abcdefghijklmn"))
+        else:
+            for event_type in "abcdefghijklmn":
+                await writer.session(draft(event_type))
+        whole = [i async for i in query_all(backend.query, params)]
+    pages = [whole[2 * i : 2 * i + 2] for i in range(n_pages)]
+
+    async def query(params: QueryParams) -> QueryResult:
+        nonlocal n_asked
+        n_asked += 1
+        assert n_asked <= 4 * n_pages + 1
+        return QueryResult(pages[(n_asked - 1) % n_pages], True)
+
+    found = query_pages(query, params)
+    assert [await anext(found) for _ in range(n_pages)] == pages
+    with pytest.raises(RemoteProtocolError, match=r"without progress|cannot continue it"):
+        async for _ in found:
+            pass
+
+
+async def test_a_server_that_always_sends_the_newest_events() -> None:
+    async with memory.create() as backend:
+        writer = Writer(backend)
+        await writer.session(*numbered(*"abc"))
+
+        async def newest(params: QueryParams) -> QueryResult:
+            await writer.session(draft("d"))
+            result = await backend.query(QueryTimeseriesParams(max_results=2))
+            return QueryResult(result.events, True)
+
+        pages = query_pages(newest, QueryTimeseriesParams(max_results=2))
+        await anext(pages)
+        with pytest.raises(RemoteProtocolError, match=r"event 1/3/1 comes again, or after later"):
+            await anext(pages)
+
+
+async def test_a_server_that_ends_and_begins_again() -> None:
+    async with memory.create() as backend:
+        writer = Writer(backend)
+        events = [*await writer.session(draft("a")), *await writer.session(draft("b"))]
+        n_asked = 0
+
+        async def query(params: QueryParams) -> QueryResult:
+            nonlocal n_asked
+            n_asked += 1
+            assert n_asked < 10
+            return QueryResult(events, True) if n_asked % 2 else QueryResult([], False)
+
+        pages = query_pages(query, msgspec.structs.replace(ASCENDING, max_results=2))
+        assert await anext(pages) == events
+        with pytest.raises(RemoteProtocolError, match="without progress"):
+            await anext(pages)

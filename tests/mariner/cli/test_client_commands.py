@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from mariner.cli import main
 from tests.mariner.cli.conftest import READER
+from tests.mariner.client.servers import same_page, scripted
 from tests.support.gateway import Gateway, gateway
 from tests.support.hat_peers import CLIENTS, hat_gateway
 from tests.support.shell import Result, Shell, lines, read_line, shell_for, started
@@ -406,3 +407,14 @@ async def test_subscribe_loses_the_server(tmp_path: Path) -> None:
     assert stderr.decode() == (
         f"mariner: error: 127.0.0.1:{running.port}: the server closed the connection\n"
     )
+
+
+@pytest.mark.parametrize(
+    "more", [("timeseries",), ("timeseries", "--order", "asc"), ("server", "--server-id", "1")]
+)
+async def test_a_server_that_sends_the_same_page_again(more: tuple[str, ...]) -> None:
+    async with scripted(same_page) as server:
+        shell = shell_for("app", "secret", server.port)
+        result = await shell.run("query", *more)
+    assert result.code == 1
+    assert re.search(r"answers without progress: event 1/[12]/1 comes again", result.stderr)

@@ -79,5 +79,18 @@ async def scripted(script: Callable[[ScriptedPeer], Awaitable[None]]) -> AsyncIt
         yield Server("127.0.0.1", listener.sockets[0].getsockname()[1], False)
 
 
+async def same_page(peer: ScriptedPeer) -> None:
+    """Answer every query with the same page, and that more follows."""
+    await peer.accept()
+    ids = [{"server": 1, "session": i, "instance": 1} for i in (1, 2)]
+    rest = {"type": ["a"], "source_timestamp": None, "payload": None}
+    page = [{"id": i, "timestamp": {"s": i["session"], "us": 0}, **rest} for i in ids]
+    while True:
+        query = await peer.receive()
+        if query["msg_type"] == "query_req":
+            answer = {"query_id": query["query_id"], "events": page, "more_follows": True}
+            peer.send({"msg_type": "query_res", **answer})
+
+
 async def closed_by_client(peer: ScriptedPeer) -> None:
     await peer.reader.read()
