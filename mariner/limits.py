@@ -154,10 +154,6 @@ TRACES_STOP_TIMEOUT_S: Final = 5.0
 LOOP_LAG_PERIOD_S: Final = 0.25
 """Between two measurements of the event loop's lag: 60 for each scrape of 15 s, at 20 us each."""
 
-MAX_METRIC_SCOPES: Final = 100
-"""RSB scopes with a latency of their own in the metrics, the first ones seen: anybody on the bus
-can invent any number of them. All others share one."""
-
 # --- logs ---------------------------------------------------------------------------------
 
 MAX_LOG_ITEMS: Final = 20

@@ -32,7 +32,7 @@ QueryCb: TypeAlias = Callable[[QueryParams], Awaitable[QueryResult]]
 """Queries one page."""
 
 
-class Progress:
+class PageProgress:
     """Notices pages that come again, at the latest when as many came as before them.
 
     A page follows from the event that it is requested after. So one event is remembered, a later
@@ -110,7 +110,7 @@ async def query_pages(
         RemoteProtocolError: the server does not return the remaining events, or the same again.
     """
     remaining = limit
-    progress = Progress()
+    progress = PageProgress()
     last: Event | None = None  # the last one yielded
     resumed_after: Event | None = None  # events up to it may be repeated
     types: set[EventType] = set()  # of the previous page, of a query for the latest

@@ -58,8 +58,9 @@ mlog = logging.getLogger(__name__)
 # refusals that a single event may cause
 _OF_ONE_EVENT: Final = (InvalidEventError, LimitError, ModuleError)
 
-TimesCb: TypeAlias = Callable[[RsbEvent], None]
-"""Called with each delivered event, which has as many of its four times as are known."""
+TimesCb: TypeAlias = Callable[[Scope, RsbEvent], None]
+"""Called with each delivered event, which has as many of its four times as are known, and the scope
+of ``scopes_in`` for which it was registered."""
 
 
 class BridgeSettings(NamedTuple):
@@ -91,7 +92,7 @@ async def create(
     settings: BridgeSettings,
     *,
     admission: Admission | None = None,
-    observe_times: TimesCb = lambda event: None,
+    observe_times: TimesCb = lambda listened, event: None,
 ) -> "Bridge":
     """Create a bridge, which runs until closed.
 
@@ -218,12 +219,19 @@ class Bridge(aio.Resource):
             event = received.event
             if RSB_SCOPE.includes(event.scope):
                 self._introspection.on_event(event)
-            elif any(scope.includes(event.scope) for scope in self._settings.scopes_in):
+            elif (listened := self._listened(event.scope)) is not None:
                 if self._informers:
                     self._remember(event.event_id)
                 event = event.delivered(received.time_us)
-                self._observe_times(event)
+                self._observe_times(listened, event)
                 yield event
+
+    def _listened(self, scope: Scope) -> Scope | None:
+        """The first of ``scopes_in`` that includes a scope; None: none does."""
+        for listened in self._settings.scopes_in:
+            if listened.includes(scope):
+                return listened
+        return None
 
     def _register(
         self, connection: RsbConnection, events: Sequence[RegisterEvent], n_bytes: int

@@ -318,7 +318,11 @@ class Gateway(aio.Resource):
             observe_query=self._observe_query,
         )
         self._own(self.mariner, "mariner server")
-        metrics.registry.register(GatewayCollector(core, self._backend))
+        metrics.registry.register(
+            GatewayCollector(
+                core, self._backend, lambda: self._access.authenticators["mariner"].names
+            )
+        )
         metrics.registry.register(WiresCollector(self.wires))
         metrics.registry.register(ClientsCollector(lambda: self.accounts))
         metrics.registry.register(RemotesCollector(lambda: self.remote_servers))

@@ -3,12 +3,14 @@
 The hot path counts in plain integers (``ServerStats``); :class:`GatewayCollector` reads
 them when it is scraped. Only durations are observed as they happen, one per commit or
 query. Each gateway has a registry of its own.
+
+Labels are names of the configuration, or our own: no peer chooses one.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime
 from functools import cache
-from typing import Protocol
+from typing import Final, Protocol
 
 from prometheus_client import (
     CollectorRegistry,
@@ -22,7 +24,7 @@ from eventer_bridge.backends.base import Backend
 from eventer_bridge.backends.rocksdb import RocksDbBackend
 from eventer_bridge.backends.rocksdb.group_commit import CommitObserver
 from eventer_bridge.core.base import EventCore
-from eventer_bridge.core.cursors import Cursors
+from eventer_bridge.core.cursors import Cursor, Cursors
 from eventer_bridge.core.engine import Engine
 from eventer_bridge.model import QueryParams, Status
 from eventer_bridge.remote.replication import Replication
@@ -34,6 +36,9 @@ from mariner.version import __version__
 
 _LATENCY_BOUNDS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2)
 _GROUP_BOUNDS = (1, 4, 16, 64, 256, 1024, 4096)
+
+OTHER_CLIENTS: Final = "(not configured)"
+"""Whose cursors are those of clients that are configured no longer, or by another server only."""
 
 
 class Metrics:
@@ -184,11 +189,15 @@ class GatewayCollector(Collector):
     Args:
         core: registers events.
         backend: stores them; None: a relay has none.
+        clients: returns the names of configured clients.
     """
 
-    def __init__(self, core: EventCore, backend: Backend | None) -> None:
+    def __init__(
+        self, core: EventCore, backend: Backend | None, clients: Callable[[], Collection[str]]
+    ) -> None:
         self._core = core
         self._backend = backend
+        self._clients = clients
 
     def collect(self) -> Iterable[Metric]:
         """State of the core, the store and the log."""
@@ -206,7 +215,7 @@ class GatewayCollector(Collector):
         if self._backend is not None:
             yield from _store_metrics(self._backend)
         if core.cursors is not None:
-            yield from _cursor_metrics(core.cursors)
+            yield from _cursor_metrics(core.cursors, self._clients())
         yield from _log_metrics()
 
 
@@ -219,19 +228,37 @@ def _log_metrics() -> Iterable[Metric]:
         yield CounterMetricFamily(f"mariner_{name}", text, value)
 
 
-def _cursor_metrics(cursors: Cursors) -> Iterable[Metric]:
-    """Of each cursor; the lag is looked at now and then."""
-    found = list(cursors)
-    for name, text, values in (
-        ("lag_events", "Events behind a cursor, up to 1,000", [i.lag_events for i in found]),
-        ("lag_seconds", "Age of the oldest event behind a cursor", [i.lag_s for i in found]),
-        ("parked_events", "Events that a client parked", [i.n_parked for i in found]),
-        ("connected", "1 if a connection has it", [int(i.holder is not None) for i in found]),
+def _cursor_metrics(cursors: Cursors, clients: Collection[str]) -> Iterable[Metric]:
+    """By client, as clients choose the names of cursors; the lag is looked at now and then."""
+    of_clients: dict[str, list[Cursor]] = {}
+    for cursor in cursors:
+        client = cursor.client if cursor.client in clients else OTHER_CLIENTS
+        of_clients.setdefault(client, []).append(cursor)
+    for name, text, total in (
+        ("cursors", "Cursors of a client", len),
+        ("cursors_connected", "Cursors that a connection has", _n_connected),
+        (
+            "cursor_lag_events",
+            "Events behind the cursor that is furthest behind, up to 1,000",
+            lambda found: max(i.lag_events for i in found),
+        ),
+        (
+            "cursor_lag_seconds",
+            "Age of the oldest event that is behind a cursor",
+            lambda found: max(i.lag_s for i in found),
+        ),
+        (
+            "cursor_parked_events",
+            "Events that a client parked",
+            lambda found: sum(i.n_parked for i in found),
+        ),
     ):
-        family = GaugeMetricFamily(f"mariner_cursor_{name}", text, labels=["client", "cursor"])
-        for cursor, value in zip(found, values, strict=True):
-            family.add_metric([cursor.client, cursor.name], value)
-        yield family
+        values = {client: total(found) for client, found in of_clients.items()}
+        yield families.gauges(f"mariner_{name}", text, "client", values)
+
+
+def _n_connected(cursors: Iterable[Cursor]) -> int:
+    return sum(i.holder is not None for i in cursors)
 
 
 def _store_metrics(backend: Backend) -> Iterable[Metric]:

@@ -1,4 +1,4 @@
-"""Latency of RSB events, by scope and part of their way, as metrics.
+"""Latency of RSB events, by scope of the configuration and part of their way, as metrics.
 
 It observes tens of thousands of events a second. Runs on the event loop's thread.
 """
@@ -10,10 +10,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from eventer_bridge.rsb.event import RsbEvent, Scope
-from mariner import limits
 from mariner.gateway.histogram import Histogram, Observations
-
-OTHER_SCOPES: Final = "(others)"
 
 _PARTS: Final = ("create_to_send", "send_to_receive", "receive_to_deliver")
 _US: Final = 1_000_000
@@ -30,17 +27,24 @@ class RsbLatency(Collector):
             _BOUNDS_S,
             ["scope", "part"],
         )
-        self._observations: dict[Scope | None, tuple[Observations, ...]] = {}
+        self._observations: dict[Scope, tuple[Observations, ...]] = {}
 
-    def observe(self, event: RsbEvent) -> None:
+    def observe(self, listened: Scope, event: RsbEvent) -> None:
         """Observe a delivered event.
+
+        Args:
+            listened: the scope of the configuration that includes that of the event, which anybody
+                on the bus can invent.
+            event: the event.
 
         Skips parts whose begin or end is unknown. A negative part, because the clocks of two
         machines differ, counts as 0.
         """
-        parts = self._observations.get(event.scope)
+        parts = self._observations.get(listened)
         if parts is None:
-            parts = self._add(event.scope)
+            label = str(listened)
+            parts = tuple(self._histogram.of(label, part) for part in _PARTS)
+            self._observations[listened] = parts
         meta = event.meta
         times_us = (meta.create_time, meta.send_time, meta.receive_time, meta.deliver_time)
         for part, begin_us, end_us in zip(parts, times_us, times_us[1:], strict=False):
@@ -50,11 +54,3 @@ class RsbLatency(Collector):
     def collect(self) -> Iterable[Metric]:
         """The histograms, in seconds."""
         return self._histogram.collect()
-
-    def _add(self, scope: Scope) -> tuple[Observations, ...]:
-        """Histograms of a new scope, or of all scopes beyond the limit."""
-        key = scope if len(self._observations) < limits.MAX_METRIC_SCOPES else None
-        if key not in self._observations:
-            label = OTHER_SCOPES if key is None else str(key)
-            self._observations[key] = tuple(self._histogram.of(label, part) for part in _PARTS)
-        return self._observations[key]

@@ -27,6 +27,12 @@ _COLUMNS = {
     "events": "Events behind (up to 1,000)", "parked": "Parked", "connected": "Connected",
 }  # fmt: skip
 
+_CLIENT_COLUMNS = {
+    "client": "Client", "cursors": "Cursors", "behind": "Furthest behind",
+    "events": "Events behind (up to 1,000)", "parked": "Parked", "connected": "Connected",
+}  # fmt: skip
+"""Of a gateway that tells nothing of single cursors."""
+
 _PARKED_COLUMNS = {
     "id": "Event", "at": "Parked (UTC)", "due": "To be redelivered", "reason": "Reason",
 }  # fmt: skip
@@ -50,13 +56,14 @@ class CursorsPanel:
         is_local = watcher.config.control is not None
         with card("Cursors, those furthest behind first"):
             on_pick = self._pick if is_local else None
-            self._table = TextTable(_COLUMNS, key="key", empty="There is none.", on_pick=on_pick)
+            columns, key = (_COLUMNS, "key") if is_local else (_CLIENT_COLUMNS, "client")
+            self._table = TextTable(columns, key=key, empty="There is none.", on_pick=on_pick)
             self._failure = failure()
             if not is_local:
                 note(
-                    "Parked events are seen, and cursors reset, only over the control socket of a"
-                    " gateway on this machine: 'control' of this gateway in the configuration of"
-                    " the console."
+                    "Single cursors, and the events that they parked, are seen and reset only over"
+                    " the control socket of a gateway on this machine: 'control' of this gateway in"
+                    " the configuration of the console."
                 )
                 return
         with card("The cursor that is picked") as self._card:
@@ -81,14 +88,15 @@ class CursorsPanel:
 
     async def refresh(self) -> None:
         """Show how far they are now."""
-        scrape = self._watcher.view.scrape
-        found = [] if scrape is None else _of_metrics(scrape)
-        if self._watcher.config.control is not None:
-            try:
-                found = (await self._watcher.status()).cursors
-            except (ConfigurationError, ControlError) as e:
-                self._failure.set_text(texts.shown(str(e), 400))
-                return
+        if self._watcher.config.control is None:
+            scrape = self._watcher.view.scrape
+            self._table.set([] if scrape is None else _client_rows(scrape))
+            return
+        try:
+            found = (await self._watcher.status()).cursors
+        except (ConfigurationError, ControlError) as e:
+            self._failure.set_text(texts.shown(str(e), 400))
+            return
         self._failure.set_text("")
         self._found = {_key(i): i for i in found}
         self._table.set([_row(key, i) for key, i in self._found.items()])
@@ -188,22 +196,29 @@ class CursorsPanel:
             self._say(reason, "")
 
 
-def _of_metrics(scrape: Scrape) -> list[CursorStatus]:
-    found = {
-        name: scrape.by_all(f"mariner_cursor_{name}", "client", "cursor")
-        for name in ("lag_seconds", "lag_events", "parked_events", "connected")
-    }
-    slowest = sorted(found["lag_seconds"].items(), key=lambda i: -i[1])
-    return [
-        CursorStatus(
-            client=key[0],
-            name=key[1],
-            lag_events=int(found["lag_events"].get(key, 0)),
-            lag_s=lag_s,
-            is_connected=bool(found["connected"].get(key)),
-            n_parked=int(found["parked_events"].get(key, 0)),
+def _client_rows(scrape: Scrape) -> list[dict[str, str]]:
+    """What the metrics tell of the cursors of each client."""
+    lag_s, *others = (
+        scrape.by(f"mariner_{name}", "client")
+        for name in (
+            "cursor_lag_seconds",
+            "cursors",
+            "cursor_lag_events",
+            "cursor_parked_events",
+            "cursors_connected",
         )
-        for key, lag_s in slowest
+    )
+    names = ("cursors", "events", "parked", "connected")
+    return [
+        {
+            "client": texts.shown(client),
+            "behind": texts.of_seconds(seconds),
+            **{
+                name: texts.of_number(int(values.get(client, 0)))
+                for name, values in zip(names, others, strict=True)
+            },
+        }
+        for client, seconds in sorted(lag_s.items(), key=lambda i: -i[1])
     ]
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self, TypeAlias, TypeVar
 
 import msgspec
 
-from eventer_bridge.core.paging import Progress, query_pages
+from eventer_bridge.core.paging import PageProgress, query_pages
 from eventer_bridge.errors import RemoteProtocolError
 from eventer_bridge.model import (
     Event,
@@ -183,7 +183,7 @@ class GatewayClient:
         order: Callable[[Event], Any]
         order = natural_key if isinstance(params, QueryTimeseriesParams) else _id
         is_anchored = False  # at the last event of the previous page
-        progress = Progress()
+        progress = PageProgress()
         while request is not None:
             result = self._result(request)
             request = None

@@ -18,6 +18,7 @@ from eventer_bridge.backends.reader_rows import (
     parked_prefix,
 )
 from eventer_bridge.core.cursors import Cursor, Cursors
+from eventer_bridge.core.group_events import ToldCursor
 from eventer_bridge.errors import StoreDamagedError
 from eventer_bridge.model import EventId, QueryResult, Timestamp
 from mariner.gateway.gateway import Gateway
@@ -34,6 +35,9 @@ from tests.mariner.gateway.test_replay import (
 )
 from tests.support.inprocess import metrics_of, running_gateway
 from tests.support.peer import INIT, RawPeer
+
+APP_LABEL = 'client="app"'
+OTHER_LABEL = 'client="(not configured)"'
 
 
 @contextlib.asynccontextmanager
@@ -283,7 +287,7 @@ async def test_lag(path: Path | None) -> None:
             assert (cursor.lag_events, cursor.lag_s) == (0, 0.0)
 
 
-async def test_metrics() -> None:
+async def test_metrics_are_of_clients() -> None:
     core = {"server_id": 1, "backend": {"type": "memory"}}
     http = {"host": "127.0.0.1", "port": 0}
     async with (
@@ -291,17 +295,31 @@ async def test_metrics() -> None:
         await connect(gateway) as connection,
     ):
         await register(connection, 1, 2)
-        async with reader(gateway, 'a "name"') as peer:
-            events = await received(peer)
-            peer.send(ack(events[0]["id"], parked=[(events[0]["id"], "x")]))
-            await settled(peer)
-            await cursors_of(gateway).measure(find(gateway, 'a "name"'))
-            found = await metrics_of(gateway, "mariner_cursor_")
-        labels = r'{client="app",cursor="a \"name\""}'
-        assert found[f"lag_events{labels}"] == 1
-        assert found[f"lag_seconds{labels}"] > 0
-        assert found[f"parked_events{labels}"] == 1
-        assert found[f"connected{labels}"] == 1
+        for number in range(50):
+            async with reader(gateway, f"{number:064}") as peer:
+                events = await received(peer)
+                parked = [(i["id"], "x") for i in events]
+                peer.send(ack(events[number % 2]["id"], parked=parked))
+                await settled(peer)
+        cursors = cursors_of(gateway)
+        cursors.take_over(ToldCursor("gone", "a", []), 2)  # of a client that is not configured
+        async with reader(gateway, "0" * 64) as peer:
+            for cursor in cursors:
+                await cursors.measure(cursor)
+            found = await metrics_of(gateway, "mariner_cursor")
+        lag_s = {i: found.pop(f"_lag_seconds{{{i}}}") for i in (APP_LABEL, OTHER_LABEL)}
+        assert all(i > 0 for i in lag_s.values())
+        # whatever clients call their cursors
+        assert found == {
+            f"s{{{APP_LABEL}}}": 50,
+            f"s_connected{{{APP_LABEL}}}": 1,
+            f"_lag_events{{{APP_LABEL}}}": 1,
+            f"_parked_events{{{APP_LABEL}}}": 100,
+            f"s{{{OTHER_LABEL}}}": 1,
+            f"s_connected{{{OTHER_LABEL}}}": 0,
+            f"_lag_events{{{OTHER_LABEL}}}": found[f"_lag_events{{{OTHER_LABEL}}}"],
+            f"_parked_events{{{OTHER_LABEL}}}": 0,
+        }
 
 
 async def test_retention_is_held_if_it_is_told_to(
