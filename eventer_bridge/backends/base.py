@@ -29,12 +29,12 @@ from eventer_bridge.model import (
     EventType,
     QueryParams,
     QueryResult,
-    QueryServerParams,
     Timestamp,
 )
 from eventer_bridge.packed import KnownTypes, Packed
 from eventer_bridge.slices import Steps
-from eventer_bridge.subscription import Subscription
+from eventer_bridge.subscription import EVERYTHING, Subscription
+from eventer_bridge.visible_query import VisibleQuery
 
 HeldCb: TypeAlias = Callable[[], Timestamp | None]
 """Since when events are not to be deleted, for now; None: all may be."""
@@ -178,15 +178,12 @@ class Backend(aio.Resource, abc.ABC):
         """
         return []
 
-    async def count_server(
-        self, params: QueryServerParams, subscription: Subscription | None, client: str
-    ) -> tuple[int, Timestamp | None]:
+    async def count_server(self, query: VisibleQuery, client: str) -> tuple[int, Timestamp | None]:
         """Count the persisted events that would answer a query, without reading their payloads.
 
         Args:
-            params: the query.
-            subscription: types of interest; None: all.
-            client: see :meth:`query`.
+            query: of the events of a server.
+            client: see :meth:`answer`.
 
         Returns:
             Their number, and the timestamp of the first; None: there is none.
@@ -195,11 +192,11 @@ class Backend(aio.Resource, abc.ABC):
             ClosedError: the backend is closed.
             StorageError: it cannot be read.
         """
-        events = (await self.query(params, subscription, client)).events
+        events = (await self.answer(query, client)).events
         return len(events), events[0].timestamp if events else None
 
     async def find_gaps(
-        self, seen: Mapping[int, EventId], subscription: Subscription | None, client: str
+        self, seen: Mapping[int, EventId], rights: Subscription, client: str
     ) -> set[int]:
         """Servers of which retention deleted events that somebody did not see.
 
@@ -208,8 +205,8 @@ class Backend(aio.Resource, abc.ABC):
 
         Args:
             seen: the last event that was seen of each server.
-            subscription: types of interest; None: all.
-            client: see :meth:`query`.
+            rights: types of interest.
+            client: see :meth:`answer`.
 
         Raises:
             ClosedError: the backend is closed.
@@ -349,24 +346,22 @@ class Backend(aio.Resource, abc.ABC):
         yield
         return self.register(events, quota, n_asked, request)
 
-    def query_at_once(
-        self, params: QueryParams, subscription: Subscription | None = None
-    ) -> QueryResult | None:
-        """As :meth:`query`, of what is answered from few rows and waits for nothing.
+    async def query(self, params: QueryParams, holding: ExitStack | None = None) -> QueryResult:
+        """As :meth:`answer`, of a query of the server itself, which sees everything."""
+        return await self.answer(VisibleQuery(params, EVERYTHING), holding=holding)
+
+    def answer_at_once(self, query: VisibleQuery) -> QueryResult | None:
+        """As :meth:`answer`, of what is answered from few rows and waits for nothing.
 
         Returns:
-            At most ``limits.LARGE_ANSWER_BYTES``. None: :meth:`query` is to answer it, or to say
+            At most ``limits.LARGE_ANSWER_BYTES``. None: :meth:`answer` is to answer it, or to say
                 why it cannot.
         """
         return None
 
     @abc.abstractmethod
-    async def query(
-        self,
-        params: QueryParams,
-        subscription: Subscription | None = None,
-        client: str = "",
-        holding: ExitStack | None = None,
+    async def answer(
+        self, query: VisibleQuery, client: str = "", holding: ExitStack | None = None
     ) -> QueryResult:
         """Answer a query.
 
@@ -398,8 +393,7 @@ class Backend(aio.Resource, abc.ABC):
         event), with ``more_follows`` true if there are more; ``max_results`` 0 returns no events.
 
         Args:
-            params: one of the three queries.
-            subscription: rights; only events with a matching type are visible. None: all.
+            query: one of the three queries, and what may be seen of its answer.
             client: name of the client. Queries of different clients take turns, however many
                 queries each client has.
             holding: closed by the caller when it no longer needs the answer: only a few large

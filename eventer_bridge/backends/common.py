@@ -1,4 +1,4 @@
-"""What backends have in common: rights, limits of questions and answers, refusals."""
+"""What backends have in common: limits of questions and answers, refusals."""
 
 import asyncio
 from collections.abc import Iterable
@@ -10,31 +10,8 @@ from eventer_bridge.model import (
     Event,
     QueryParams,
     QueryResult,
-    QueryServerParams,
     QueryTimeseriesParams,
 )
-from eventer_bridge.subscription import EVERYTHING, Subscription
-
-
-def asked_types(params: QueryParams) -> Subscription:
-    """What is asked for.
-
-    Raises:
-        InvalidSubscriptionError: ``*`` is not last in one of the event types.
-    """
-    if isinstance(params, QueryServerParams) or params.event_types is None:
-        return EVERYTHING
-    return Subscription(params.event_types)
-
-
-def visible_types(params: QueryParams, rights: Subscription | None) -> Subscription:
-    """What is asked for, as far as it may be seen (rights of None: all of it).
-
-    Raises:
-        InvalidSubscriptionError: ``*`` is not last in one of the event types.
-    """
-    asked = asked_types(params)
-    return asked if rights is None else asked.intersection(rights)
 
 
 def check_ids(params: QueryParams) -> None:

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 
 from eventer_bridge.backends.base import StoreStats
-from eventer_bridge.backends.common import check_ids, visible_types
+from eventer_bridge.backends.common import check_ids
 from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.backends.volatile import VolatileBackend
-from eventer_bridge.model import Event, EventType, QueryParams, QueryResult
-from eventer_bridge.subscription import Subscription
+from eventer_bridge.model import Event, EventType, QueryResult
+from eventer_bridge.visible_query import VisibleQuery
 
 
 def create() -> "DummyBackend":
@@ -31,17 +31,13 @@ class DummyBackend(VolatileBackend):
     def check_types(self, event_types: Iterable[EventType], quota: TypeQuota | None = None) -> None:
         """See :class:`Backend`; there is no limit, because no type is stored."""
 
-    async def query(
-        self,
-        params: QueryParams,
-        subscription: Subscription | None = None,
-        client: str = "",
-        holding: ExitStack | None = None,
+    async def answer(
+        self, query: VisibleQuery, client: str = "", holding: ExitStack | None = None
     ) -> QueryResult:
         """See :class:`Backend`; the answer is empty."""
         self._check_open()
-        check_ids(params)  # refuses what every backend refuses
-        visible_types(params, subscription)
+        check_ids(query.params)  # refuses what every backend refuses
+        _ = query.types
         return QueryResult([], False)
 
     def stats(self) -> StoreStats:

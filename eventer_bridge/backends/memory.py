@@ -14,7 +14,7 @@ from hat import aio
 
 from eventer_bridge import limits
 from eventer_bridge.backends.base import HeldCb, QueryLoad, StoreStats
-from eventer_bridge.backends.common import check_ids, visible_types
+from eventer_bridge.backends.common import check_ids
 from eventer_bridge.backends.event_blocks import EventBlocks
 from eventer_bridge.backends.memory_query import MemoryReader
 from eventer_bridge.backends.readers import LargeCb, PauseCb, Readers
@@ -35,7 +35,6 @@ from eventer_bridge.model import (
     EventId,
     EventType,
     QueryLatestParams,
-    QueryParams,
     QueryResult,
     QueryServerParams,
     QueryTimeseriesParams,
@@ -43,6 +42,7 @@ from eventer_bridge.model import (
     natural_key,
 )
 from eventer_bridge.subscription import Subscription
+from eventer_bridge.visible_query import VisibleQuery
 
 
 def create(
@@ -113,19 +113,13 @@ class MemoryBackend(VolatileBackend):
         """See :class:`Backend`."""
         self._budget.check(set(event_types).difference(self._latest), quota)
 
-    async def query(
-        self,
-        params: QueryParams,
-        subscription: Subscription | None = None,
-        client: str = "",
-        holding: ExitStack | None = None,
+    async def answer(
+        self, query: VisibleQuery, client: str = "", holding: ExitStack | None = None
     ) -> QueryResult:
         """See :class:`Backend`."""
         self._check_open()
-        check_ids(params)
-        return await self._readers.run(
-            client, partial(self._ext_query, params, subscription), holding
-        )
+        check_ids(query.params)
+        return await self._readers.run(client, partial(self._ext_query, query), holding)
 
     @property
     def query_load(self) -> QueryLoad:
@@ -138,15 +132,11 @@ class MemoryBackend(VolatileBackend):
         return self._readers.n_turns
 
     async def find_gaps(
-        self, seen: Mapping[int, EventId], subscription: Subscription | None, client: str
+        self, seen: Mapping[int, EventId], rights: Subscription, client: str
     ) -> set[int]:
         """See :class:`Backend`."""
         self._check_open()
-        deleted = [
-            event
-            for event_type, event in self._deleted.items()
-            if subscription is None or subscription.matches(event_type)
-        ]
+        deleted = [i for event_type, i in self._deleted.items() if rights.matches(event_type)]
         return {i for i, last in seen.items() if any(_is_behind(event, last) for event in deleted)}
 
     def stats(self) -> StoreStats:
@@ -286,14 +276,8 @@ class MemoryBackend(VolatileBackend):
 
     # on a reader thread
 
-    def _ext_query(
-        self,
-        params: QueryParams,
-        rights: Subscription | None,
-        pause: PauseCb,
-        become_large: LargeCb,
-    ) -> QueryResult:
-        types = visible_types(params, rights)
+    def _ext_query(self, query: VisibleQuery, pause: PauseCb, become_large: LargeCb) -> QueryResult:
+        params, types = query.params, query.types
         with self._lock:
             blocks = self._events.snapshot()
             latest = tuple(self._latest.values()) if isinstance(params, QueryLatestParams) else ()

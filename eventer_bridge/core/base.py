@@ -37,7 +37,8 @@ from eventer_bridge.model import (
 from eventer_bridge.packed import KnownTypes
 from eventer_bridge.sharing.fairness import FairGate, FairLine
 from eventer_bridge.slices import Steps, WorkQueue
-from eventer_bridge.subscription import Subscription
+from eventer_bridge.subscription import EVERYTHING, Subscription
+from eventer_bridge.visible_query import VisibleQuery
 
 mlog = logging.getLogger(__name__)
 
@@ -279,24 +280,27 @@ class EventCore(aio.Resource, abc.ABC):
         return outcomes
 
     def servers(self) -> list[int]:
-        """Servers whose events it keeps; raises as :meth:`query`."""
+        """Servers whose events it keeps; raises as :meth:`answer`."""
         return []
 
     def last_persisted(self, server_id: int) -> int:
-        """The last session of a server that is stored; 0: none is. Raises as :meth:`query`."""
+        """The last session of a server that is stored; 0: none is. Raises as :meth:`answer`."""
         return 0
 
     async def find_gaps(
-        self, seen: Mapping[int, EventId], subscription: Subscription | None, client: str
+        self, seen: Mapping[int, EventId], rights: Subscription, client: str
     ) -> set[int]:
-        """See ``Backend.find_gaps``; raises as :meth:`query`."""
+        """See ``Backend.find_gaps``; raises as :meth:`answer`."""
         return set()
 
+    async def query(self, params: QueryParams) -> QueryResult:
+        """As :meth:`answer`, of a query of the server itself, which sees everything."""
+        return await self.answer(VisibleQuery(params, EVERYTHING))
+
     @abc.abstractmethod
-    async def query(
+    async def answer(
         self,
-        params: QueryParams,
-        subscription: Subscription | None = None,
+        query: VisibleQuery,
         client: str = "",
         after: Collection[asyncio.Future[None]] = (),
         holding: ExitStack | None = None,
@@ -306,27 +310,23 @@ class EventCore(aio.Resource, abc.ABC):
         It finds everything that was acknowledged or, as durable, notified before it.
 
         Args:
-            params: which of the three queries.
-            subscription: rights; only events whose type matches are seen. None: all.
+            query: one of the three queries, and what may be seen of its answer.
             client: name of who asks, with whose other queries it shares the time.
             after: commits of what else it has to find: what the same client registered or
                 was notified of before.
-            holding: see ``Backend.query``.
+            holding: see ``Backend.answer``.
 
         Raises:
-            EventerBridgeError: it cannot be answered; see ``Backend.query``.
+            EventerBridgeError: it cannot be answered; see ``Backend.answer``.
         """
 
-    def query_at_once(
-        self,
-        params: QueryParams,
-        subscription: Subscription | None = None,
-        after: Collection[asyncio.Future[None]] = (),
+    def answer_at_once(
+        self, query: VisibleQuery, after: Collection[asyncio.Future[None]] = ()
     ) -> QueryResult | None:
-        """As :meth:`query`, of what is answered from few rows and waits for nothing.
+        """As :meth:`answer`, of what is answered from few rows and waits for nothing.
 
         Returns:
-            At most ``limits.LARGE_ANSWER_BYTES``. None: :meth:`query` is to answer it, or to say
+            At most ``limits.LARGE_ANSWER_BYTES``. None: :meth:`answer` is to answer it, or to say
                 why it cannot.
         """
         return None

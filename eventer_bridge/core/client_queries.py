@@ -1,6 +1,6 @@
 """Queries of a client: answered one after the other, each when the answer before it has left.
 
-What takes little is answered at once, where the core can (``EventCore.query_at_once``).
+What takes little is answered at once, where the core can (``EventCore.answer_at_once``).
 
 They wait where the client's quota of reading is used up. The client is not read from while too many
 of them wait, or they take too much memory, and they end when it goes.
@@ -29,6 +29,7 @@ from eventer_bridge.net.pause import Pause
 from eventer_bridge.net.stats import CloseReason
 from eventer_bridge.net.stream import Stream
 from eventer_bridge.net.throttle import QUERIES
+from eventer_bridge.visible_query import VisibleQuery
 
 RequestT = TypeVar("RequestT")
 
@@ -139,13 +140,9 @@ class ClientQueries(Generic[RequestT]):
         if stream.is_write_blocked or stream.close_reason is not None:
             return False
         started_s = time.perf_counter()
-        subscription = self._rights.subscription
+        query = VisibleQuery(params, self._rights.subscription)
         try:
-            result = self._service.core.query_at_once(
-                params,
-                None if subscription.is_everything else subscription,
-                self._commits_to_find(),
-            )
+            result = self._service.core.answer_at_once(query, self._commits_to_find())
             if result is None:
                 return False
             encoded = slices.at_once(self._wire.encode_result(request, result))
@@ -192,12 +189,9 @@ class ClientQueries(Generic[RequestT]):
             params = limit_rows(asked, most)
         while subscription is not self._rights.subscription:  # they may change meanwhile
             subscription = self._rights.subscription
-            result = await self._service.core.query(
-                params,
-                None if subscription.is_everything else subscription,
-                self._stream.owner,
-                self._commits_to_find(),
-                holding,
+            query = VisibleQuery(params, subscription)
+            result = await self._service.core.answer(
+                query, self._stream.owner, self._commits_to_find(), holding
             )
             if most is not None:
                 result = first_rows(result, most)

@@ -45,7 +45,8 @@ from eventer_bridge.errors import (
     StoreDamagedError,
 )
 from eventer_bridge.model import INT64_MAX, EventId, QueryServerParams, Timestamp
-from eventer_bridge.subscription import Subscription
+from eventer_bridge.subscription import EVERYTHING, Subscription
+from eventer_bridge.visible_query import VisibleQuery
 
 mlog = logging.getLogger(__name__)
 
@@ -475,14 +476,15 @@ class Cursors:
             EventerBridgeError: as ``Backend.count_server``.
         """
         row = cursor.row
-        subscription = None if row.types is None else Subscription(row.types)
+        wanted = EVERYTHING if row.types is None else Subscription(row.types)
         servers = self._backend.servers() if row.server_id is None else [row.server_id]
         n_events, oldest, began = 0, None, Timestamp.now()
         for server_id in servers:
             params = QueryServerParams(
                 server_id, True, limits.MAX_LAG_EVENTS, cursor.seen.get(server_id)
             )
-            n_of_server, first = await self._backend.count_server(params, subscription, "cursors")
+            query = VisibleQuery(params, wanted)
+            n_of_server, first = await self._backend.count_server(query, "cursors")
             n_events += n_of_server
             if first is not None:
                 oldest = first if oldest is None else min(oldest, first)

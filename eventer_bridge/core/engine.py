@@ -45,7 +45,6 @@ from eventer_bridge.model import (
     EventId,
     JsonPayload,
     QueryLatestParams,
-    QueryParams,
     QueryResult,
     RegisterEvent,
     Source,
@@ -56,6 +55,7 @@ from eventer_bridge.modules.facade import ModuleEngineAdapter
 from eventer_bridge.modules.loading import ModuleConf
 from eventer_bridge.modules.runner import ModuleRunner
 from eventer_bridge.subscription import Subscription
+from eventer_bridge.visible_query import VisibleQuery
 
 mlog = logging.getLogger(__name__)
 audit = logging.getLogger("audit")
@@ -155,29 +155,25 @@ class Engine(ReplicaCore):
         """Seconds that the newest event of this server is ahead of the clock of its machine."""
         return self._clock.ahead_s
 
-    async def query(
+    async def answer(
         self,
-        params: QueryParams,
-        subscription: Subscription | None = None,
+        query: VisibleQuery,
         client: str = "",
         after: Collection[asyncio.Future[None]] = (),
         holding: ExitStack | None = None,
     ) -> QueryResult:
-        """See :class:`EventCore`; and ``Backend.query`` for what else is promised."""
+        """See :class:`EventCore`; and ``Backend.answer`` for what else is promised."""
         if waiting := [commit for commit in after if not commit.done()]:
             await asyncio.wait(waiting)
-        return await self._backend.query(params, subscription, client, holding)
+        return await self._backend.answer(query, client, holding)
 
-    def query_at_once(
-        self,
-        params: QueryParams,
-        subscription: Subscription | None = None,
-        after: Collection[asyncio.Future[None]] = (),
+    def answer_at_once(
+        self, query: VisibleQuery, after: Collection[asyncio.Future[None]] = ()
     ) -> QueryResult | None:
         """See :class:`EventCore`."""
         if after and not all(commit.done() for commit in after):
             return None
-        return self._backend.query_at_once(params, subscription)
+        return self._backend.answer_at_once(query)
 
     def servers(self) -> list[int]:
         """See :class:`EventCore`."""
@@ -188,10 +184,10 @@ class Engine(ReplicaCore):
         return self._backend.last_session(server_id).session
 
     async def find_gaps(
-        self, seen: Mapping[int, EventId], subscription: Subscription | None, client: str
+        self, seen: Mapping[int, EventId], rights: Subscription, client: str
     ) -> set[int]:
         """See :class:`EventCore`."""
-        return await self._backend.find_gaps(seen, subscription, client)
+        return await self._backend.find_gaps(seen, rights, client)
 
     async def check_ready(self) -> None:
         """See :class:`EventCore`."""

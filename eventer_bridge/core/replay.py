@@ -42,6 +42,8 @@ from eventer_bridge.model import (
     Event,
     EventId,
     Order,
+    QueryParams,
+    QueryResult,
     QueryServerParams,
     QueryTimeseriesParams,
 )
@@ -49,6 +51,7 @@ from eventer_bridge.net.stats import CloseReason
 from eventer_bridge.net.stream import Stream
 from eventer_bridge.net.throttle import QUERIES
 from eventer_bridge.slices import Steps
+from eventer_bridge.visible_query import VisibleQuery
 
 
 class ReplayWire(Protocol):
@@ -160,7 +163,7 @@ class Replay:
                     f"start: event {last.server}/{last.session}/{last.instance} is not stored here"
                 )
         if seen:
-            for server_id in await core.find_gaps(seen, self._subscription, self._name):
+            for server_id in await core.find_gaps(seen, self._filter.subscription, self._name):
                 result = await self._query(server_id, 1)
                 self._gaps[server_id] = result[0].id if result else None
         if start.cursor is not None:  # others may have made some meanwhile
@@ -365,9 +368,7 @@ class Replay:
             wanted = self._filter
             params = QueryTimeseriesParams(order=Order.ASCENDING, ids=[*due])
             with Reading() as reading:
-                result = await self._service.core.query(
-                    params, self._subscription, self._name, (), reading
-                )
+                result = await self._answer(params, reading)
                 steps = self._wire.encode_replayed(result.events, is_redelivered=True)
                 parts = await slices.run(steps)
             if wanted is not self._filter:  # read them again, with other rights
@@ -389,17 +390,17 @@ class Replay:
         self, server_id: int, max_results: int, holding: Reading
     ) -> tuple[Sequence[Event], bool]:
         params = QueryServerParams(server_id, True, max_results, self._seen.get(server_id))
-        result = await self._service.core.query(params, self._subscription, self._name, (), holding)
+        result = await self._answer(params, holding)
         return result.events, result.more_follows
+
+    async def _answer(self, params: QueryParams, holding: Reading) -> QueryResult:
+        """What the client may see and wants, with its present rights."""
+        query = VisibleQuery(params, self._filter.subscription)
+        return await self._service.core.answer(query, self._name, (), holding)
 
     @property
     def _name(self) -> str:
         return self._client.stream.client or ""
-
-    @property
-    def _subscription(self) -> Any:
-        subscription = self._filter.subscription
-        return None if subscription.is_everything else subscription
 
     def _servers(self) -> list[int]:
         if self._filter.subscription.is_empty:

@@ -21,16 +21,14 @@ import logging
 from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 
-import msgspec
 from hat import aio
 
 from eventer_bridge import limits as core_limits
 from eventer_bridge.backends import history
-from eventer_bridge.backends.common import failed, visible_types
+from eventer_bridge.backends.common import failed
 from eventer_bridge.backends.history import History
 from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.core.base import EventCore
-from eventer_bridge.core.paging import QueryCb
 from eventer_bridge.core.session import REMOTE_SOURCE, Session, payload_bytes
 from eventer_bridge.core.stalls import Work
 from eventer_bridge.core.validation import check_type, too_many
@@ -38,7 +36,6 @@ from eventer_bridge.errors import (
     ClosedError,
     LimitError,
     NotOperationalError,
-    RemoteProtocolError,
 )
 from eventer_bridge.eventer.client import ConnectCb, EventerClient, EventsCb
 from eventer_bridge.model import (
@@ -46,8 +43,6 @@ from eventer_bridge.model import (
     EventId,
     QueryParams,
     QueryResult,
-    QueryServerParams,
-    QueryTimeseriesParams,
     RegisterEvent,
     Source,
     Status,
@@ -55,9 +50,9 @@ from eventer_bridge.model import (
 from eventer_bridge.remote import limits, relay_positions
 from eventer_bridge.remote.feed import Feed
 from eventer_bridge.remote.relay_positions import RelayPosition
-from eventer_bridge.remote.relay_queries import is_conditional, query_conditional
+from eventer_bridge.remote.relay_queries import answer
 from eventer_bridge.sharing.fairness import FairGate
-from eventer_bridge.subscription import Subscription
+from eventer_bridge.visible_query import VisibleQuery
 
 mlog = logging.getLogger(__name__)
 
@@ -170,18 +165,18 @@ class RelayCore(EventCore):
         response.add_done_callback(functools.partial(self._on_response, session))
         return session
 
-    async def query(
+    async def answer(
         self,
-        params: QueryParams,
-        subscription: Subscription | None = None,
+        query: VisibleQuery,
         client: str = "",
         after: Collection[asyncio.Future[None]] = (),
         holding: ExitStack | None = None,
     ) -> QueryResult:
         """See :class:`EventCore`; the remote server decides what it finds.
 
-        Conditions that the Eventer protocol cannot express (ids, payload, unique type) are applied
-        here to the answer of a wider query, which costs as much as that.
+        Conditions that the Eventer protocol cannot express (ids, payload, unique type; of a
+        server's events, rights) are applied here to the answer of a wider query, which costs as
+        much as that.
 
         Raises:
             ClosedError: there is no connection, or it was lost meanwhile.
@@ -200,7 +195,7 @@ class RelayCore(EventCore):
                     finally:
                         self._n_answered += 1
 
-                return await _query(ask, params, subscription)
+                return await answer(ask, query)
         except TimeoutError:
             if not timeout.expired():
                 raise
@@ -327,43 +322,6 @@ class RelayCore(EventCore):
             await feed.async_close()
         if self._query_client is not None:
             await self._query_client.async_close()
-
-
-async def _query(
-    ask: QueryCb, params: QueryParams, subscription: Subscription | None
-) -> QueryResult:
-    visible = visible_types(params, subscription)
-    if visible.is_empty:
-        return QueryResult([], False)
-    if isinstance(params, QueryServerParams):
-        return await _query_server(ask, params, visible)
-    types = None if visible.is_everything else visible.query_types
-    params = msgspec.structs.replace(params, event_types=types)
-    if isinstance(params, QueryTimeseriesParams) and is_conditional(params):
-        result = await query_conditional(ask, params)
-    else:
-        result = await ask(params)
-    if visible.is_everything:
-        return result
-    # the gateway enforces the rights, whatever the remote server answers
-    events = [event for event in result.events if visible.matches(event.type)]
-    return QueryResult(events, result.more_follows)
-
-
-async def _query_server(
-    ask: QueryCb, params: QueryServerParams, visible: Subscription
-) -> QueryResult:
-    while True:
-        result = await ask(params)
-        if visible.is_everything:
-            return result
-        events = [event for event in result.events if visible.matches(event.type)]
-        if events or not result.more_follows or not result.events:
-            return QueryResult(events, result.more_follows)
-        if params.last_event_id is not None and result.events[-1].id <= params.last_event_id:
-            raise RemoteProtocolError("answers without progress")
-        # the client may see none of this page, and so could not query the next one
-        params = msgspec.structs.replace(params, last_event_id=result.events[-1].id)
 
 
 def _ignore_status(status: Status) -> None:

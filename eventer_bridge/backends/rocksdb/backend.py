@@ -32,12 +32,12 @@ from eventer_bridge.errors import (
 )
 from eventer_bridge.model import (
     EventId,
-    QueryParams,
     QueryResult,
     QueryServerParams,
     Timestamp,
 )
 from eventer_bridge.subscription import Subscription
+from eventer_bridge.visible_query import VisibleQuery
 
 mlog = logging.getLogger(__name__)
 
@@ -164,27 +164,22 @@ class RocksDbBackend(GroupCommit):
         with self._store.in_use():
             return self._store.last_session(server_id)
 
-    async def query(
-        self,
-        params: QueryParams,
-        subscription: Subscription | None = None,
-        client: str = "",
-        holding: contextlib.ExitStack | None = None,
+    async def answer(
+        self, query: VisibleQuery, client: str = "", holding: contextlib.ExitStack | None = None
     ) -> QueryResult:
         """See :class:`Backend`."""
+        params = query.params
         if self._groups and not (isinstance(params, QueryServerParams) and params.persisted):
             await self._settled()
         if not self._async_group.is_open:
             raise self._closed()
-        return await self._queries.run(params, subscription, client, holding)
+        return await self._queries.run(query, client, holding)
 
-    def query_at_once(
-        self, params: QueryParams, subscription: Subscription | None = None
-    ) -> QueryResult | None:
+    def answer_at_once(self, query: VisibleQuery) -> QueryResult | None:
         """See :class:`Backend`."""
         if self._groups or not self._async_group.is_open:
             return None
-        return self._queries.at_once(params, subscription)
+        return self._queries.at_once(query)
 
     def servers(self) -> list[int]:
         """See :class:`Backend`."""
@@ -192,19 +187,17 @@ class RocksDbBackend(GroupCommit):
         with self._store.in_use():
             return self._store.servers()
 
-    async def count_server(
-        self, params: QueryServerParams, subscription: Subscription | None, client: str
-    ) -> tuple[int, Timestamp | None]:
+    async def count_server(self, query: VisibleQuery, client: str) -> tuple[int, Timestamp | None]:
         """See :class:`Backend`."""
         self._check_open()
-        return await self._queries.count_server(params, subscription, client)
+        return await self._queries.count_server(query, client)
 
     async def find_gaps(
-        self, seen: Mapping[int, EventId], subscription: Subscription | None, client: str
+        self, seen: Mapping[int, EventId], rights: Subscription, client: str
     ) -> set[int]:
         """See :class:`Backend`."""
         self._check_open()
-        return await self._queries.find_gaps(seen, subscription, client)
+        return await self._queries.find_gaps(seen, rights, client)
 
     @property
     def control(self) -> control.StoreControl | None:

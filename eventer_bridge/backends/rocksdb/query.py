@@ -70,10 +70,8 @@ from eventer_bridge.model import (
     QueryTimeseriesParams,
     Timestamp,
 )
-from eventer_bridge.subscription import EVERYTHING, Subscription
-
-QUICK_TYPES: Final = 64
-"""Types that are looked up on the loop; more would hold up others."""
+from eventer_bridge.subscription import Subscription
+from eventer_bridge.visible_query import VisibleQuery
 
 SEEKS_AT_A_TIME: Final = 16
 """Types that are sought before it pauses: some 0.1 ms."""
@@ -114,16 +112,11 @@ class QueryRunner:
         """The store was opened again: go on with these."""
         self._types, self._latest = types, latest
 
-    async def run(
-        self,
-        params: QueryParams,
-        subscription: Subscription | None,
-        client: str,
-        holding: ExitStack | None,
-    ) -> QueryResult:
-        """Answer a query from what is written by now; see ``Backend.query``."""
+    async def run(self, query: VisibleQuery, client: str, holding: ExitStack | None) -> QueryResult:
+        """Answer a query from what is written by now; see ``Backend.answer``."""
+        params = query.params
         begun_s = time.perf_counter()
-        result = None if params is self._too_long else self.at_once(params, subscription)
+        result = None if params is self._too_long else self.at_once(query)
         self._too_long = None
         if isinstance(holding, Reading):
             holding.seconds += time.perf_counter() - begun_s
@@ -133,59 +126,51 @@ class QueryRunner:
             check_ids(params)
         if self._store.is_closing:
             raise ClosedError(f"{self._store.path}: the event store is closed")
-        rights = EVERYTHING if subscription is None else subscription
-        ext_run = partial(self._ext_run, params, _few_types(params), rights)
-        return await self._readers.run(client, ext_run, holding)
+        return await self._readers.run(client, partial(self._ext_run, query), holding)
 
-    def at_once(self, params: QueryParams, subscription: Subscription | None) -> QueryResult | None:
+    def at_once(self, query: VisibleQuery) -> QueryResult | None:
         """Answer a query on the loop, from the cache or from few rows.
 
-        See ``Backend.query_at_once``.
+        See ``Backend.answer_at_once``.
         """
-        if isinstance(params, QueryTimeseriesParams) and params.ids:  # most ask for none
+        params, types = query.params, query.few_types
+        if types is None or (isinstance(params, QueryTimeseriesParams) and params.ids):
             return None
-        rights = EVERYTHING if subscription is None else subscription
-        asked = _few_types(params)
-        if asked and params.last_event_id is None:
-            if self._types.ids.keys().isdisjoint(asked):
+        if params.last_event_id is None:
+            if self._types.ids.keys().isdisjoint(types):
                 return QueryResult([], False)
-            is_latest = isinstance(params, QueryLatestParams)
-            if is_latest and (rows := self._quick_latest(asked, rights)):
+            if isinstance(params, QueryLatestParams) and (rows := self._quick_latest(types)):
                 events = keys.decode_events(rows, self._types.names)
                 return take(events, limits.MAX_LATEST_RESULTS)
-        if len(asked) == 1 and _is_short(params) and not self._store.is_closing:
-            result = self._answer_short(params, asked, rights)
+        if len(types) == 1 and _is_short(params) and not self._store.is_closing:
+            result = self._answer_short(query)
             self._too_long = params if result is None else None
             return result
         return None
 
-    async def count_server(
-        self, params: QueryServerParams, subscription: Subscription | None, client: str
-    ) -> tuple[int, Timestamp | None]:
+    async def count_server(self, query: VisibleQuery, client: str) -> tuple[int, Timestamp | None]:
         """See ``Backend.count_server``."""
-        rights = EVERYTHING if subscription is None else subscription
-        return await self._readers.run(client, partial(self._ext_count_server, params, rights))
+        return await self._readers.run(client, partial(self._ext_count_server, query))
 
     def _ext_count_server(
-        self, params: QueryServerParams, rights: Subscription, pause: PauseCb, _: LargeCb
+        self, query: VisibleQuery, pause: PauseCb, _: LargeCb
     ) -> tuple[int, Timestamp | None]:
         with self._store.in_use() as opened:
             # in a function of its own: as in _ext_run
-            return self._ext_count(Snapshot(self._store, *opened, pause), params, rights)
+            return self._ext_count(Snapshot(self._store, *opened, pause), query)
 
-    def _ext_count(
-        self, snapshot: Snapshot, params: QueryServerParams, rights: Subscription
-    ) -> tuple[int, Timestamp | None]:
-        wanted = find_wanted(self._types, params, rights, snapshot.pause)
+    def _ext_count(self, snapshot: Snapshot, query: VisibleQuery) -> tuple[int, Timestamp | None]:
+        params = query.params
+        assert isinstance(params, QueryServerParams)
+        wanted = find_wanted(self._types, query, snapshot.pause)
         found = _server_keys(snapshot, params, wanted, result_limit(params.max_results))
         first = keys.decode_timestamp(found[0], keys.TYPE_BYTES) if found else None
         return len(found), first
 
     async def find_gaps(
-        self, seen: Mapping[int, EventId], subscription: Subscription | None, client: str
+        self, seen: Mapping[int, EventId], rights: Subscription, client: str
     ) -> set[int]:
         """See ``Backend.find_gaps``."""
-        rights = EVERYTHING if subscription is None else subscription
         return await self._readers.run(client, partial(self._ext_find_gaps, seen, rights))
 
     def _ext_find_gaps(
@@ -198,28 +183,26 @@ class QueryRunner:
     def _ext_gaps(
         self, snapshot: Snapshot, seen: Mapping[int, EventId], rights: Subscription
     ) -> set[int]:
-        wanted = find_wanted(self._types, QueryServerParams(0), rights, snapshot.pause)
+        query = VisibleQuery(QueryServerParams(0), rights)
+        wanted = find_wanted(self._types, query, snapshot.pause)
         return ext_find_gaps(self._store, snapshot, wanted, seen)
 
     def ext_close(self) -> None:
         """Wait until nobody reads; nothing is run afterwards. The store is to be closing."""
         self._readers.ext_close()
 
-    def _quick_latest(self, asked: AbstractSet[EventType], rights: Subscription) -> list[Row]:
+    def _quick_latest(self, types: AbstractSet[EventType]) -> list[Row]:
         """Latest events of some types, if all of them are known; else none."""
         rows: list[Row] = []
-        for event_type in asked:
+        for event_type in types:
             type_id = self._types.ids.get(event_type)
             row = None if type_id is None else self._latest.get(type_id)
             if row is None:
                 return []
-            if rights.is_everything or rights.matches(event_type):
-                rows.append(row)
+            rows.append(row)
         return rows
 
-    def _answer_short(
-        self, params: QueryParams, asked: AbstractSet[EventType], rights: Subscription
-    ) -> QueryResult | None:
+    def _answer_short(self, query: VisibleQuery) -> QueryResult | None:
         """Answer on the loop's thread; None: it takes too long, or a reader will say what fails."""
         if self._short_end_s is None:
             self._short_end_s = time.perf_counter() + limits.SHORT_QUERIES_S
@@ -227,14 +210,8 @@ class QueryRunner:
         try:
             with self._store.errors():  # all of them
                 self._check_short()
-                return self._ext_run(
-                    params,
-                    asked,
-                    rights,
-                    self._check_short,
-                    _give_up,
-                    read=_families_of(params),
-                )
+                read = _families_of(query.params)
+                return self._ext_run(query, self._check_short, _give_up, read=read)
         except StorageError:
             return None
 
@@ -248,9 +225,7 @@ class QueryRunner:
 
     def _ext_run(
         self,
-        params: QueryParams,
-        asked: AbstractSet[EventType],
-        rights: Subscription,
+        query: VisibleQuery,
         pause: PauseCb,
         become_large: LargeCb,
         *,
@@ -258,47 +233,27 @@ class QueryRunner:
     ) -> QueryResult:
         with self._store.in_use() as opened:
             # in a function of its own: it is gone when the store is free again
-            return self._ext_answer(
-                Snapshot(self._store, *opened, pause, read=read),
-                params,
-                asked,
-                rights,
-                become_large,
-            )
+            snapshot = Snapshot(self._store, *opened, pause, read=read)
+            return self._ext_answer(snapshot, query, become_large)
 
     def _ext_answer(
-        self,
-        snapshot: Snapshot,
-        params: QueryParams,
-        asked: AbstractSet[EventType],
-        rights: Subscription,
-        become_large: LargeCb,
+        self, snapshot: Snapshot, query: VisibleQuery, become_large: LargeCb
     ) -> QueryResult:
+        params, few_types = query.params, query.few_types
         types = self._types  # after the snapshot: it has the type of each row of it
         reader = StoreReader(snapshot, types.names, become_large)
         if isinstance(params, QueryLatestParams):
-            return reader.ext_latest(params, all_wanted(types, params, rights, snapshot.pause))
+            return reader.ext_latest(params, all_wanted(types, query, snapshot.pause))
         wanted: Collection[TypeId]
-        if asked and types.ids.keys() >= asked:
-            is_any_seen = rights.is_everything
-            wanted = frozenset(types.ids[i] for i in asked if is_any_seen or rights.matches(i))
-            if not wanted:  # by its rights
+        if few_types is not None and types.ids.keys() >= few_types:
+            wanted = frozenset(types.ids[i] for i in few_types)
+            if not wanted:
                 return QueryResult([], False)
         else:
-            wanted = find_wanted(types, params, rights, snapshot.pause)
+            wanted = find_wanted(types, query, snapshot.pause)
         if isinstance(params, QueryServerParams):
             return reader.ext_server(params, wanted)
         return reader.ext_timeseries(params, wanted)
-
-
-def _few_types(params: QueryParams) -> AbstractSet[EventType]:
-    """The types that are asked for, if they are a few without wildcards; else none."""
-    if isinstance(params, QueryServerParams) or params.event_types is None:
-        return frozenset()
-    if len(params.event_types) > QUICK_TYPES:
-        return frozenset()
-    asked = dict.fromkeys(map(tuple, params.event_types))
-    return frozenset() if any("?" in i or "*" in i for i in asked) else asked.keys()
 
 
 def _is_short(params: QueryParams) -> bool:

@@ -9,13 +9,12 @@ order are often found without it.
 from collections.abc import Collection, Iterator
 from typing import Final
 
-from eventer_bridge.backends.common import asked_types
 from eventer_bridge.backends.readers import PauseCb
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.types import TypeRegistry, VisibleTypes
-from eventer_bridge.model import QueryParams
 from eventer_bridge.subscription import Subscription
+from eventer_bridge.visible_query import VisibleQuery
 
 FEW_STEPS: Final = 8
 """Steps in which the types that match are sought before anything is read."""
@@ -98,42 +97,36 @@ def patience(wanted: Collection[TypeId]) -> int:
     return FREE_PASSES if isinstance(wanted, SoughtTypes) else len(wanted)
 
 
-def find_wanted(
-    types: TypeRegistry, params: QueryParams, rights: Subscription, pause: PauseCb
-) -> Collection[TypeId]:
+def find_wanted(types: TypeRegistry, query: VisibleQuery, pause: PauseCb) -> Collection[TypeId]:
     """Types that a query wants.
 
     Args:
         types: all types: those of every row that is read are known before this is called.
-        params: the query.
-        rights: what may be seen.
+        query: the query.
         pause: called again and again.
 
     Raises:
         InvalidSubscriptionError: ``*`` is not last in one of the event types.
     """
-    asked = asked_types(params)
-    if asked.is_everything:
-        return _all_visible(types, rights, pause)
-    wanted = asked.intersection(rights)
+    if query.asks_for_all:
+        return _all_visible(types, query.types, pause)
     found: list[TypeId] = []
-    steps = types.find(wanted)
+    steps = types.find(query.types)
     for n_steps, some in enumerate(steps):
         found += some
         pause()
         if n_steps == FEW_STEPS:
-            return SoughtTypes(types, wanted, pause)
+            return SoughtTypes(types, query.types, pause)
     return frozenset(found)
 
 
 def all_wanted(
-    types: TypeRegistry, params: QueryParams, rights: Subscription, pause: PauseCb
+    types: TypeRegistry, query: VisibleQuery, pause: PauseCb
 ) -> VisibleTypes | EveryType:
     """As :func:`find_wanted`, in the order of their numbers, for who wants them all anyway."""
-    asked = asked_types(params)
-    if asked.is_everything:
-        return _all_visible(types, rights, pause)
-    wanted = VisibleTypes(types, asked.intersection(rights))
+    if query.asks_for_all:
+        return _all_visible(types, query.types, pause)
+    wanted = VisibleTypes(types, query.types)
     catch_up(wanted, pause)
     return wanted
 

@@ -24,7 +24,7 @@ from eventer_bridge.model import (
 )
 from eventer_bridge.slices import at_once
 from eventer_bridge.subscription import Subscription
-from tests.eventer_bridge.backends.oracle import Writer, draft
+from tests.eventer_bridge.backends.oracle import Writer, draft, seen
 
 QUERIES: Final[tuple[QueryParams, ...]] = (
     QueryLatestParams(),
@@ -160,7 +160,7 @@ class BackendContract:
     async def test_nothing_is_found_where_nothing_is(
         self, backend: Backend, query: QueryParams, rights: Subscription | None
     ) -> None:
-        result = await backend.query(query, rights)
+        result = await backend.answer(seen(query, rights))
         assert (list(result.events), result.more_follows) == ([], False)
         stats = backend.stats()
         assert (stats.events, stats.event_types) == (0, 0)

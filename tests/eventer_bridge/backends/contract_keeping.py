@@ -33,7 +33,7 @@ from tests.eventer_bridge.backends.contract_timeseries import (
     TimeseriesContract,
     ids,
 )
-from tests.eventer_bridge.backends.oracle import Writer, draft, numbered
+from tests.eventer_bridge.backends.oracle import Writer, draft, numbered, seen
 
 
 class KeepingContract(BackendContract, ConditionsContract, TimeseriesContract):
@@ -242,7 +242,7 @@ class KeepingContract(BackendContract, ConditionsContract, TimeseriesContract):
                 params, has_more = QueryLatestParams(asked), True
                 found: list[str] = []
                 while has_more:
-                    result = await backend.query(params, may)
+                    result = await backend.answer(seen(params, may))
                     assert 0 < len(result.events) <= n_most
                     found += ["/".join(i.type) for i in result.events]
                     has_more = result.more_follows
@@ -263,7 +263,7 @@ class KeepingContract(BackendContract, ConditionsContract, TimeseriesContract):
             (None, Subscription([("b",)]), a.id),
             ([("?",)], Subscription([("b",)]), a.id),
         ):
-            result = await backend.query(QueryLatestParams(types, last), may)
+            result = await backend.answer(seen(QueryLatestParams(types, last), may))
             assert (list(result.events), result.more_follows) == ([], True)
         result = await backend.query(QueryLatestParams(None, b.id))
         assert (list(result.events), result.more_follows) == ([], False)
@@ -303,7 +303,8 @@ class KeepingContract(BackendContract, ConditionsContract, TimeseriesContract):
             EventId(2, 0, 0): 5,
         }.items():
             for rights in None, Subscription([("a",), ("b",), ("c",)]):
-                result = await backend.query(QueryServerParams(1, last_event_id=last), rights)
+                query = seen(QueryServerParams(1, last_event_id=last), rights)
+                result = await backend.answer(query)
                 assert result.events == writer.events[n_less:]
 
     async def test_events_of_a_server_are_counted(self, backend: Backend, writer: Writer) -> None:
@@ -319,7 +320,7 @@ class KeepingContract(BackendContract, ConditionsContract, TimeseriesContract):
             (QueryServerParams(1, True), Subscription([("a",)]), (2, Timestamp(1, 0))),
             (QueryServerParams(3, True), None, (0, None)),
         ):
-            assert await backend.count_server(params, rights, "app") == expected
+            assert await backend.count_server(seen(params, rights), "app") == expected
 
     # rights
 
@@ -331,15 +332,15 @@ class KeepingContract(BackendContract, ConditionsContract, TimeseriesContract):
         rights = Subscription([("a", "*"), ("c",)])
         visible = [i for i in writer.events if i.type[0] in "ac"]
         series = QueryTimeseriesParams(order=ASCENDING)
-        assert (await backend.query(series, rights)).events == visible
-        assert (await backend.query(QueryServerParams(1), rights)).events == visible
-        two = await backend.query(QueryServerParams(1, max_results=2), rights)
+        assert (await backend.answer(seen(series, rights))).events == visible
+        assert (await backend.answer(seen(QueryServerParams(1), rights))).events == visible
+        two = await backend.answer(seen(QueryServerParams(1, max_results=2), rights))
         assert (two.events, two.more_follows) == (visible[:2], True)
-        four = await backend.query(QueryServerParams(1, max_results=4), rights)
+        four = await backend.answer(seen(QueryServerParams(1, max_results=4), rights))
         assert (four.events, four.more_follows) == (visible, False)
-        latest = await backend.query(QueryLatestParams([("?", "x")]), rights)
+        latest = await backend.answer(seen(QueryLatestParams([("?", "x")]), rights))
         assert ids(latest.events) == [(2, 2)]
         nothing = Subscription([])
         for query in series, QueryServerParams(1), QueryLatestParams():
-            result = await backend.query(query, nothing)
+            result = await backend.answer(seen(query, nothing))
             assert (list(result.events), result.more_follows) == ([], False)

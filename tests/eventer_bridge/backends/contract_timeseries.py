@@ -23,7 +23,7 @@ from eventer_bridge.model import (
     Timestamp,
 )
 from eventer_bridge.subscription import Subscription
-from tests.eventer_bridge.backends.oracle import Writer, answer, draft, numbered
+from tests.eventer_bridge.backends.oracle import Writer, answer, draft, numbered, seen
 
 ASCENDING, DESCENDING = Order.ASCENDING, Order.DESCENDING
 BY_SOURCE = OrderBy.SOURCE_TIMESTAMP
@@ -209,7 +209,7 @@ class TimeseriesContract:
 
         async def found(last: EventId, **query: Any) -> list[tuple[int, int]]:
             params = QueryTimeseriesParams(last_event_id=last, order=ASCENDING, **query)
-            result = await backend.query(params, rights)
+            result = await backend.answer(seen(params, rights))
             assert not result.more_follows
             return ids(result.events)
 

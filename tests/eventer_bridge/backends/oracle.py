@@ -25,6 +25,8 @@ from eventer_bridge.model import (
     Timestamp,
     natural_key,
 )
+from eventer_bridge.subscription import EVERYTHING, Subscription
+from eventer_bridge.visible_query import VisibleQuery
 
 
 def draft(
@@ -34,6 +36,11 @@ def draft(
     if isinstance(source, int):
         source = Timestamp(source, 0)
     return RegisterEvent(tuple(event_type.split("/")), source, payload)
+
+
+def seen(params: QueryParams, rights: Subscription | None) -> VisibleQuery:
+    """A query of who has these rights; None: all."""
+    return VisibleQuery(params, EVERYTHING if rights is None else rights)
 
 
 def numbered(*event_types: str) -> list[RegisterEvent]:

@@ -37,7 +37,7 @@ from eventer_bridge.model import (
     natural_key,
 )
 from eventer_bridge.subscription import Subscription
-from tests.eventer_bridge.backends.oracle import answer, is_right
+from tests.eventer_bridge.backends.oracle import answer, is_right, seen
 from tests.eventer_bridge.backends.strategies import (
     ASKED_SERVERS,
     SERVERS,
@@ -161,7 +161,7 @@ class BackendMachine(RuleBasedStateMachine):
     @rule(query=params, rights=query_types)
     def ask(self, query: QueryParams, rights: list[EventType] | None) -> None:
         n_durable = self.n_durable()
-        result = self.run(self.backend.query(query, subscription(rights)))
+        result = self.run(self.backend.answer(seen(query, subscription(rights))))
         is_any = isinstance(query, QueryServerParams) and query.persisted
         self.check(query, rights, result, n_durable if is_any else len(self.log))
 
@@ -170,7 +170,7 @@ class BackendMachine(RuleBasedStateMachine):
         self, query: QueryParams, rights: list[EventType] | None, session: Session
     ) -> None:
         async def ask() -> QueryResult:
-            asked = asyncio.ensure_future(self.backend.query(query, subscription(rights)))
+            asked = asyncio.ensure_future(self.backend.answer(seen(query, subscription(rights))))
             await asyncio.sleep(0)
             self.hand_over(self.maker.make(session))
             return await asked
@@ -194,7 +194,7 @@ class BackendMachine(RuleBasedStateMachine):
         found: list[Event] = []
         has_more = True
         while has_more:
-            result = self.run(self.backend.query(query, subscription(rights)))
+            result = self.run(self.backend.answer(seen(query, subscription(rights))))
             assert len(result.events) <= max_results
             found += result.events
             assert found == whole[: len(found)]

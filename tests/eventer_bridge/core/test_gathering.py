@@ -87,13 +87,13 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[list[Source]]:
 def awaited(monkeypatch: pytest.MonkeyPatch) -> list[list[asyncio.Future[None]]]:
     """The commits that each query waits for."""
     found: list[list[asyncio.Future[None]]] = []
-    query = Engine.query
+    answer = Engine.answer
 
     async def noting(core: Engine, *args: Any) -> QueryResult:
-        found.append([commit for commit in args[3] if not commit.done()])
-        return await query(core, *args)
+        found.append([commit for commit in args[2] if not commit.done()])
+        return await answer(core, *args)
 
-    monkeypatch.setattr(Engine, "query", noting)
+    monkeypatch.setattr(Engine, "answer", noting)
     return found
 
 

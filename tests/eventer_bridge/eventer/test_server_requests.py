@@ -48,6 +48,7 @@ from eventer_bridge.model import (
 )
 from eventer_bridge.net import limits as net_limits
 from eventer_bridge.net.pause import Pause
+from eventer_bridge.visible_query import VisibleQuery
 from tests.eventer_bridge.core.slow_engine.support import SlowBackend, running
 from tests.eventer_bridge.eventer.peers import (
     Peer,
@@ -420,15 +421,17 @@ class SlowQueries:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.release = threading.Event()
         self.n_waiting = 0
-        query_store = RocksDbBackend.query
+        answer = RocksDbBackend.answer
 
-        async def slow_query(backend: RocksDbBackend, *args: Any) -> QueryResult:
-            if len(args) > 1:  # not of the engine itself
+        async def slow_answer(
+            backend: RocksDbBackend, query: VisibleQuery, client: str = "", *args: Any, **more: Any
+        ) -> QueryResult:
+            if client:  # not of the engine itself
                 self.n_waiting += 1
                 await asyncio.get_running_loop().run_in_executor(None, self.release.wait)
-            return await query_store(backend, *args)
+            return await answer(backend, query, client, *args, **more)
 
-        monkeypatch.setattr(RocksDbBackend, "query", slow_query)
+        monkeypatch.setattr(RocksDbBackend, "answer", slow_answer)
 
 
 async def test_a_slow_query_holds_back_nobody(

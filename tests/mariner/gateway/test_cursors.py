@@ -216,18 +216,18 @@ async def test_what_is_redelivered_is_of_the_rights_of_then(
             [only] = await received(peer)
             peer.send(ack(only["id"], parked=[(only["id"], "x")]))
             await settled(peer)
-            query, n_queries = it.gateway.core.query, 0
+            answer, n_queries = it.gateway.core.answer, 0
 
             async def query_slowly(*arguments: Any) -> QueryResult:
                 nonlocal n_queries
-                result = await query(*arguments)
+                result = await answer(*arguments)
                 n_queries += 1
                 if n_queries == 1:
                     assert len(result.events) == 1
                     await it.reload(clients=[client(subscriptions=[["b"]])])
                 return result
 
-            monkeypatch.setattr(it.gateway.core, "query", query_slowly)
+            monkeypatch.setattr(it.gateway.core, "answer", query_slowly)
             cursor = find(it.gateway)
             cursors_of(it.gateway).redeliver(cursor, [EventId(*only["id"].values())])
             while n_queries < 2:

@@ -128,15 +128,15 @@ async def test_an_answer_that_is_under_way_has_the_new_rights(
     async with running(tmp_path) as it, await RawPeer.init(it.port) as peer:
         for name in ("a", "b"):
             await registered(peer, name)
-        query, reached, go_on = it.gateway.core.query, asyncio.Event(), asyncio.Event()
+        answer, reached, go_on = it.gateway.core.answer, asyncio.Event(), asyncio.Event()
 
         async def held(*arguments: Any) -> Any:
-            result = await query(*arguments)
+            result = await answer(*arguments)
             reached.set()
             await go_on.wait()
             return result
 
-        monkeypatch.setattr(it.gateway.core, "query", held)
+        monkeypatch.setattr(it.gateway.core, "answer", held)
         asked = asyncio.create_task(found(peer))
         await reached.wait()
         await it.reload(clients=[client(subscriptions=[["b"]])])

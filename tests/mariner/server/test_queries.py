@@ -181,7 +181,7 @@ async def test_one_that_raises_closes_its_client_and_nobody_else(
                 def fail(*_: object) -> None:
                     raise ValueError("a bug")
 
-                patch.setattr(Engine, "query_at_once", fail)
+                patch.setattr(Engine, "answer_at_once", fail)
                 peer.send(newest(1))
                 assert await peer.is_closed_by_server()
         assert (await other.request(newest(2)))["query_id"] == 2

@@ -29,7 +29,7 @@ from eventer_bridge.model import (
 )
 from eventer_bridge.subscription import Subscription
 from tests.eventer_bridge.backends.contract_keeping import KeepingContract
-from tests.eventer_bridge.backends.oracle import Writer, answer, draft, numbered
+from tests.eventer_bridge.backends.oracle import Writer, answer, draft, numbered, seen
 from tests.eventer_bridge.backends.rocksdb.raw_rows import raw_rows
 
 UPWARDS = QueryTimeseriesParams(order=Order.ASCENDING)
@@ -62,7 +62,7 @@ async def test_a_walk_that_finds_too_little_is_given_up_for_a_merge(
             result = await backend.query(page)
             assert result.events == found[n : n + 2]
             assert result.more_follows == (n + 2 < len(found))
-        result = await backend.query(QueryServerParams(1), Subscription([("rare", "*")]))
+        result = await backend.answer(seen(QueryServerParams(1), Subscription([("rare", "*")])))
         assert list(result.events) == sorted(found, key=lambda i: i.id)
 
 
@@ -326,5 +326,5 @@ async def test_counting_reads_no_payloads(tmp_path: Path) -> None:
         for key, _ in list(rows["event"].items()):
             rows["event"][key] = b""
     async with await rocksdb.create(tmp_path) as backend:
-        counted = await backend.count_server(QueryServerParams(1, True), None, "app")
+        counted = await backend.count_server(seen(QueryServerParams(1, True), None), "app")
         assert counted == (3, Timestamp(1, 0))

@@ -23,7 +23,7 @@ from eventer_bridge.model import (
     QueryTimeseriesParams,
 )
 from eventer_bridge.subscription import Subscription
-from tests.eventer_bridge.backends.oracle import Writer, answer, draft
+from tests.eventer_bridge.backends.oracle import Writer, answer, draft, seen
 
 NEWEST: Final = QueryTimeseriesParams(event_types=[("a",)], max_results=100)
 
@@ -83,7 +83,7 @@ async def test_each_kind_of_short_one_reads_what_it_needs(
             params = msgspec.structs.replace(plain, **some)
             expected = answer(writer.events, params)
             assert (await backend.query(params)).events == expected
-            hidden = await backend.query(params, Subscription([("b",)]))
+            hidden = await backend.answer(seen(params, Subscription([("b",)])))
             assert hidden == QueryResult([], False)
         assert set(threads) == {LOOP}
 
@@ -119,19 +119,20 @@ async def test_a_short_one_is_answered_at_once(
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(writer.session(*(draft("a") for _ in range(130))))
             await asyncio.sleep(0)
-            assert backend.query_at_once(NEWEST) is None  # it is to find what is under way
-        assert backend.query_at_once(NEWEST) == await backend.query(NEWEST)
+            # it is to find what is under way
+            assert backend.answer_at_once(seen(NEWEST, None)) is None
+        assert backend.answer_at_once(seen(NEWEST, None)) == await backend.query(NEWEST)
         latest = QueryLatestParams([("a",)])
-        assert backend.query_at_once(latest) == QueryResult(writer.events[-1:], False)
+        assert backend.answer_at_once(seen(latest, None)) == QueryResult(writer.events[-1:], False)
         other = msgspec.structs.replace(NEWEST, event_types=[("b",)])
-        assert backend.query_at_once(other) == nothing
-        assert backend.query_at_once(NEWEST, Subscription([("b",)])) == nothing
+        assert backend.answer_at_once(seen(other, None)) == nothing
+        assert backend.answer_at_once(seen(NEWEST, Subscription([("b",)]))) == nothing
         assert set(threads) == {LOOP}
         monkeypatch.setattr(limits, "SHORT_QUERIES_S", 0.0)
         await asyncio.sleep(0)
-        assert backend.query_at_once(NEWEST) is None
+        assert backend.answer_at_once(seen(NEWEST, None)) is None
         assert set(threads) == {LOOP}
-    assert backend.query_at_once(NEWEST) is None
+    assert backend.answer_at_once(seen(NEWEST, None)) is None
 
 
 @NOT_SHORT
@@ -141,11 +142,11 @@ async def test_others_are_not(
     async with await rocksdb.create(tmp_path) as backend:
         writer = Writer(backend)
         await writer.session(draft("a"), draft("b"))
-        assert backend.query_at_once(params) is None
+        assert backend.answer_at_once(seen(params, None)) is None
         by_id = msgspec.structs.replace(NEWEST, ids=[writer.events[0].id])
-        assert backend.query_at_once(by_id) is None
+        assert backend.answer_at_once(seen(by_id, None)) is None
         by_wrong_id = QueryTimeseriesParams(event_types=[("c",)], ids=[EventId(1, 2**63, 1)])
-        assert backend.query_at_once(by_wrong_id) is None  # which is to be told
+        assert backend.answer_at_once(seen(by_wrong_id, None)) is None  # which is to be told
         assert threads == []
 
 

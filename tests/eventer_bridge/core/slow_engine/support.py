@@ -20,7 +20,6 @@ from eventer_bridge.model import (
     Event,
     EventId,
     JsonPayload,
-    QueryParams,
     QueryResult,
     RegisterEvent,
     Source,
@@ -29,7 +28,7 @@ from eventer_bridge.model import (
     Timestamp,
 )
 from eventer_bridge.slices import Steps
-from eventer_bridge.subscription import Subscription
+from eventer_bridge.visible_query import VisibleQuery
 
 SOURCE: Final = Source(SourceType.CONNECTION, 1)
 
@@ -97,15 +96,11 @@ class SlowBackend(MemoryBackend):
         self.in_steps.append(len(events))
         return super().register_in_steps(events, quota, n_asked, request)
 
-    async def query(
-        self,
-        params: QueryParams,
-        subscription: Subscription | None = None,
-        client: str = "",
-        holding: ExitStack | None = None,
+    async def answer(
+        self, query: VisibleQuery, client: str = "", holding: ExitStack | None = None
     ) -> QueryResult:
-        self.queries.append((params, subscription, client, holding))
-        return await super().query(params, subscription, client, holding)
+        self.queries.append((query, client, holding))
+        return await super().answer(query, client, holding)
 
 
 class Recorder:

@@ -14,6 +14,7 @@ from eventer_bridge.core.session import REMOTE_SOURCE, Session
 from eventer_bridge.errors import InvalidEventError, ModuleError, StorageError
 from eventer_bridge.model import QueryServerParams, Status
 from eventer_bridge.subscription import NOTHING
+from tests.eventer_bridge.backends.oracle import seen
 from tests.eventer_bridge.core.slow_engine.support import (
     LARGE,
     SOURCE,
@@ -73,7 +74,7 @@ async def test_a_query_finds_what_it_has_to_wait_for(core: Engine, backend: Slow
     session = core.register(SOURCE, events_of(1))
     later: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     waiting = [
-        asyncio.ensure_future(core.query(QueryServerParams(7), after=after))
+        asyncio.ensure_future(core.answer(seen(QueryServerParams(7), None), after=after))
         for after in ([session.committed], [session.committed, later], [])
     ]
     assert len((await waiting[2]).events) == 3  # with STARTED, and the history
@@ -86,10 +87,10 @@ async def test_a_query_finds_what_it_has_to_wait_for(core: Engine, backend: Slow
 
 
 async def test_queries_are_the_backends(core: Engine, backend: SlowBackend) -> None:
-    await core.query(params := QueryServerParams(7))
+    query = seen(QueryServerParams(7), NOTHING)
     with ExitStack() as holding:
-        await core.query(params, NOTHING, "app", (), holding)
-        assert backend.queries == [(params, None, "", None), (params, NOTHING, "app", holding)]
+        await core.answer(query, "app", (), holding)
+        assert backend.queries == [(query, "app", holding)]
 
 
 # --- a backend that fails -----------------------------------------------------------------

@@ -1,0 +1,83 @@
+"""Queries, narrowed to what who asks may see: the one place that looks at these rights.
+
+Cores and backends answer clients in no other form. They find the types to look for here only, so
+that whichever way an answer takes (from the cache, on the event loop, by a reader thread, from
+another server), it has what may be seen, and nothing else.
+
+Belongs to one thread at a time.
+"""
+
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from typing import Final
+
+from eventer_bridge.model import EventType, QueryParams, QueryServerParams
+from eventer_bridge.subscription import Subscription
+
+FEW_TYPES: Final = 64
+"""Types that are looked up on the event loop; more would hold up others."""
+
+
+class VisibleQuery:
+    """A query, as far as it may be answered.
+
+    Args:
+        params: the query.
+        rights: what who asks may see; ``EVERYTHING`` for the server itself.
+
+    Attributes:
+        params: all its conditions but ``event_types``, of which nobody else may look:
+            :attr:`types` and :attr:`few_types` take their place.
+    """
+
+    __slots__ = ("_few_types", "_rights", "_types", "params")
+
+    def __init__(self, params: QueryParams, rights: Subscription) -> None:
+        self.params = params
+        self._rights = rights
+        self._types: Subscription | None = None
+        self._few_types: tuple[AbstractSet[EventType] | None] | None = None
+
+    @property
+    def types(self) -> Subscription:
+        """What is asked for, as far as it may be seen.
+
+        Raises:
+            InvalidSubscriptionError: ``*`` is not last in one of the event types.
+        """
+        if self._types is None:
+            self._types = self._rights
+            if (query_types := self._query_types()) is not None:
+                asked = Subscription(query_types)
+                if not asked.is_everything:
+                    self._types = asked.intersection(self._rights)
+        return self._types
+
+    @property
+    def asks_for_all(self) -> bool:
+        """Whether :attr:`types` are all that may be seen; raises as these."""
+        return self.types is self._rights
+
+    @property
+    def few_types(self) -> AbstractSet[EventType] | None:
+        """The types that are asked for and may be seen; there may be none.
+
+        None: wildcards are asked for, or more than :data:`FEW_TYPES`.
+        """
+        if self._few_types is None:
+            self._few_types = (self._find_few_types(),)
+        return self._few_types[0]
+
+    def _find_few_types(self) -> AbstractSet[EventType] | None:
+        query_types = self._query_types()
+        if query_types is None or len(query_types) > FEW_TYPES:
+            return None
+        types = dict.fromkeys(map(tuple, query_types))
+        if any("?" in i or "*" in i for i in types):
+            return None
+        rights = self._rights
+        return types.keys() if rights.is_everything else {*filter(rights.matches, types)}
+
+    def _query_types(self) -> Sequence[EventType] | None:
+        params = self.params
+        return None if isinstance(params, QueryServerParams) else params.event_types
