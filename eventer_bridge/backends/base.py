@@ -227,6 +227,15 @@ class Backend(aio.Resource, abc.ABC):
         """
         return [None] * len(names)
 
+    def may_be_deleted(self, event_id: EventId) -> bool:
+        """Whether retention deleted a whole session, the same or a later one of its server.
+
+        Raises:
+            ClosedError: the backend is closed.
+            StorageError: it cannot be read.
+        """
+        return False
+
     def hold_retention(self, held_since: HeldCb) -> None:
         """Have retention keep what was not read yet; its thread calls ``held_since``."""
 

@@ -151,6 +151,11 @@ class MemoryBackend(VolatileBackend):
         found = map(self._requests.get(owner, {}).get, names)
         return [None if i is None or retention.is_expired(i.timestamp, now) else i for i in found]
 
+    def may_be_deleted(self, event_id: EventId) -> bool:
+        """See :class:`Backend`."""
+        deleted = (i.id for i in self._deleted.values() if i.id.server == event_id.server)
+        return any(i.session >= event_id.session for i in deleted)
+
     def hold_retention(self, held_since: HeldCb) -> None:
         """See :class:`Backend`."""
         self._held_since = held_since

@@ -78,6 +78,7 @@ class Cursor:
         lag_s: age of the oldest of them, in seconds.
         oldest: timestamp from which on events may be behind; None: it is not known.
         told: ``seen`` as other servers were told; None: they were not.
+        checking: held while the store is asked for events that are to be parked.
     """
 
     def __init__(self, client: str, name: str, row: CursorRow) -> None:
@@ -91,6 +92,7 @@ class Cursor:
         self.lag_s = 0.0
         self.oldest: Timestamp | None = None
         self.told: dict[int, EventId] | None = None
+        self.checking = asyncio.Lock()
 
     @property
     def key(self) -> bytes:
@@ -201,6 +203,28 @@ class Cursors:
         cursor.row.acked = Timestamp.now()
         self._keep(cursor)
 
+    def is_parked(self, cursor: Cursor, event_id: EventId) -> bool:
+        """Whether an event is parked."""
+        return self._has_row(cursor.parked_prefix + encode_id(event_id))
+
+    def check_room(self, cursor: Cursor, n_more: int) -> None:
+        """Check that so many more events may be parked.
+
+        Raises:
+            RemoteProtocolError: that would be too many.
+        """
+        if cursor.n_parked + n_more > limits.MAX_PARKED:
+            raise RemoteProtocolError(f"more than {limits.MAX_PARKED} events are parked")
+
+    def may_be_deleted(self, event_id: EventId) -> bool:
+        """See ``Backend``; raises as that."""
+        return self._backend.may_be_deleted(event_id)
+
+    def is_at(self, cursor: Cursor, n_resets: int) -> bool:
+        """Whether a cursor was neither deleted nor reset since it had been reset so often."""
+        is_there = self._cursors.get((cursor.client, cursor.name)) is cursor
+        return is_there and cursor.row.n_resets == n_resets
+
     def park(self, cursor: Cursor, event_id: EventId, reason: str) -> None:
         """Leave an event to people.
 
@@ -209,8 +233,7 @@ class Cursors:
         """
         key = cursor.parked_prefix + encode_id(event_id)
         if not self._has_row(key):
-            if cursor.n_parked >= limits.MAX_PARKED:
-                raise RemoteProtocolError(f"more than {limits.MAX_PARKED} events are parked")
+            self.check_room(cursor, 1)
             cursor.n_parked += 1
         self._put(key, encode_row(ParkedRow(reason, Timestamp.now())), cursor)
 

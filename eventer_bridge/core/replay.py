@@ -27,6 +27,7 @@ import msgspec
 
 from eventer_bridge import limits, slices
 from eventer_bridge.backends.readers import Reading
+from eventer_bridge.core.acknowledgements import Acknowledgements
 from eventer_bridge.core.client_service import ClientService
 from eventer_bridge.core.cursors import Cursor
 from eventer_bridge.core.fanout import Filter
@@ -142,6 +143,7 @@ class Replay:
         self._is_any_due = True  # of parked events
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._acknowledgements: Acknowledgements | None = None
 
     async def find_gaps(self) -> bool:
         """Whether retention deleted what the client did not see; it will be told.
@@ -163,7 +165,7 @@ class Replay:
                     f"start: event {last.server}/{last.session}/{last.instance} is not stored here"
                 )
         if seen:
-            for server_id in await core.find_gaps(seen, self._filter.subscription, self._name):
+            for server_id in await self.gaps_behind(seen):
                 result = await self._query(server_id, 1)
                 self._gaps[server_id] = result[0].id if result else None
         if start.cursor is not None:  # others may have made some meanwhile
@@ -178,6 +180,9 @@ class Replay:
             wanted = self._filter.subscription, self._filter.server_id
             self._cursor = cursors.take(self._name, name, self, self._start.seen, wanted)
             self._seen = dict(self._cursor.seen)  # what it acknowledged meanwhile
+            self._acknowledgements = Acknowledgements(
+                self._service, self._client.stream, cursors, self._cursor, self
+            )
         for server_id, oldest in self._gaps.items():
             self._wire.send_gap(server_id, oldest)
         self._task = self._service.spawn(self._run())
@@ -197,10 +202,12 @@ class Replay:
         self._is_live, self._held = False, None
         if self._task is not None:
             self._task.cancel()
+        if self._acknowledgements is not None:
+            self._acknowledgements.end()
         if self._cursor is not None and self._service.core.cursors is not None:
             self._service.core.cursors.leave(self._cursor, self)
 
-    # --- acknowledgements, CursorHolder ---------------------------------------------------
+    # --- acknowledgements, AcknowledgingClient ---------------------------------------------------
 
     def acknowledge(
         self,
@@ -218,21 +225,23 @@ class Replay:
         Raises:
             RemoteProtocolError: there is no cursor, or the client was not sent that.
         """
-        cursors = self._service.core.cursors
-        if self._cursor is None or cursors is None:
+        if self._acknowledgements is None:
             raise RemoteProtocolError("events_ack: this client has no cursor")
-        for event_id in (*ids, *(i for i, _ in parked)):
-            seen = self._seen.get(event_id.server)
-            if seen is None or seen < event_id:
-                raise RemoteProtocolError(
-                    f"events_ack: event {event_id.server}/{event_id.session}/{event_id.instance}"
-                    " was not sent"
-                )
-        for event_id, reason in parked:
-            cursors.park(self._cursor, event_id, reason)
-        cursors.done(self._cursor, done)
-        if ids:
-            cursors.acknowledge(self._cursor, ids)
+        self._acknowledgements.take(self._seen, ids, parked, done)
+
+    def spend(self, reading: Reading) -> None:
+        """See ``AcknowledgingClient``."""
+        if (throttle := self._client.account.throttle) is not None:
+            throttle.spend(QUERIES, reading.seconds * 1_000)
+
+    async def gaps_behind(self, seen: Mapping[int, EventId]) -> set[int]:
+        """See ``AcknowledgingClient``."""
+        return await self._service.core.find_gaps(seen, self._filter.subscription, self._name)
+
+    async def answer(self, params: QueryParams, holding: Reading) -> QueryResult:
+        """See ``AcknowledgingClient``."""
+        query = VisibleQuery(params, self._filter.subscription)
+        return await self._service.core.answer(query, self._name, (), holding)
 
     def on_cursor_lost(self, reason: str) -> None:
         """See ``CursorHolder``."""
@@ -346,8 +355,7 @@ class Replay:
             steps = self._wire.encode_replayed(events)
             del events  # they may be large
             parts = await slices.run(steps) if n_events else []
-        if (throttle := self._client.account.throttle) is not None:
-            throttle.spend(QUERIES, reading.seconds * 1_000)
+        self.spend(reading)
         if wanted is not self._filter:  # read it again, with other rights
             return True
         if last is not None:
@@ -362,19 +370,21 @@ class Replay:
         cursors = self._service.core.cursors
         if self._cursor is None or cursors is None or not self._is_any_due:
             return
+        assert self._acknowledgements is not None
         self._is_any_due = False
         due = {i for i, row in cursors.parked(self._cursor).items() if row.is_due}
         while due:
             wanted = self._filter
             params = QueryTimeseriesParams(order=Order.ASCENDING, ids=[*due])
             with Reading() as reading:
-                result = await self._answer(params, reading)
+                result = await self.answer(params, reading)
                 steps = self._wire.encode_replayed(result.events, is_redelivered=True)
                 parts = await slices.run(steps)
             if wanted is not self._filter:  # read them again, with other rights
                 continue
             if result.events:
                 self._wire.send_replayed(parts)
+                self._acknowledgements.note_redelivered(i.id for i in result.events)
             if not result.more_follows:
                 break
             due.difference_update(i.id for i in result.events)
@@ -390,13 +400,8 @@ class Replay:
         self, server_id: int, max_results: int, holding: Reading
     ) -> tuple[Sequence[Event], bool]:
         params = QueryServerParams(server_id, True, max_results, self._seen.get(server_id))
-        result = await self._answer(params, holding)
+        result = await self.answer(params, holding)
         return result.events, result.more_follows
-
-    async def _answer(self, params: QueryParams, holding: Reading) -> QueryResult:
-        """What the client may see and wants, with its present rights."""
-        query = VisibleQuery(params, self._filter.subscription)
-        return await self._service.core.answer(query, self._name, (), holding)
 
     @property
     def _name(self) -> str:

@@ -19,7 +19,7 @@ from eventer_bridge import limits
 from eventer_bridge.backends.base import HighWaterMark, QueryLoad, StoreStats
 from eventer_bridge.backends.request_keys import KeyRetention
 from eventer_bridge.backends.retention import Clock, RetentionRule
-from eventer_bridge.backends.rocksdb import control
+from eventer_bridge.backends.rocksdb import control, keys
 from eventer_bridge.backends.rocksdb.commit import Group
 from eventer_bridge.backends.rocksdb.group_commit import CommitObserver, GroupCommit
 from eventer_bridge.backends.rocksdb.opening import (
@@ -198,6 +198,13 @@ class RocksDbBackend(GroupCommit):
         """See :class:`Backend`."""
         self._check_open()
         return await self._queries.find_gaps(seen, rights, client)
+
+    def may_be_deleted(self, event_id: EventId) -> bool:
+        """See :class:`Backend`. A short read on the loop's thread."""
+        self._check_open()
+        with self._store.in_use():
+            deleted = self._store.deleted_position(keys.encode_int(event_id.server))
+        return deleted[: keys.INT_BYTES] >= keys.encode_int(event_id.session)
 
     @property
     def control(self) -> control.StoreControl | None:

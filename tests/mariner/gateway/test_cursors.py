@@ -17,10 +17,13 @@ from eventer_bridge.backends.reader_rows import (
     encode_row,
     parked_prefix,
 )
+from eventer_bridge.backends.rocksdb import control
+from eventer_bridge.backends.rocksdb.verified_rows import Finding
+from eventer_bridge.backends.rocksdb.verify import ext_verify
 from eventer_bridge.core.cursors import Cursor, Cursors
 from eventer_bridge.core.group_events import ToldCursor
 from eventer_bridge.errors import StoreDamagedError
-from eventer_bridge.model import EventId, QueryResult, Timestamp
+from eventer_bridge.model import EventId, QueryResult, QueryTimeseriesParams, Timestamp
 from mariner.gateway.gateway import Gateway
 from tests.mariner.gateway.reloaded import client, running
 from tests.mariner.gateway.test_replay import (
@@ -55,6 +58,14 @@ def ack(*ids: Any, parked: Any = (), done: Any = ()) -> dict[str, Any]:
 async def settled(peer: RawPeer) -> None:
     """The server took everything that was sent."""
     assert (await peer.request({"msg_type": "ping_req", "ping_id": 1}))["ping_id"] == 1
+
+
+def findings(store_path: Path) -> list[Finding]:
+    """What is wrong with a store."""
+    found: list[Finding] = []
+    with control.open_read_only(store_path) as store:
+        ext_verify(store, found.append)
+    return found
 
 
 def cursors_of(gateway: Gateway) -> Cursors:
@@ -233,6 +244,123 @@ async def test_what_is_redelivered_is_of_the_rights_of_then(
             while n_queries < 2:
                 await asyncio.sleep(0)
             await settled(peer)
+
+
+@pytest.mark.parametrize(
+    ("instance", "session", "said"),
+    [
+        (2, -1, "parked: event 1/{}/2 is not stored, or this client may not see it"),  # of type b
+        (3, -1, "parked: event 1/{}/3 is not stored, or this client may not see it"),
+        (-1, 0, "parked: event 1/{}/-1 is not stored, or this client may not see it"),
+        (1, 1, "event 1/{}/1 was not sent"),
+    ],
+)
+async def test_what_was_not_sent_is_not_parked(
+    path: Path | None,
+    caplog: pytest.LogCaptureFixture,
+    instance: int,
+    session: int,
+    said: str,
+) -> None:
+    async with serving(path) as gateway, await connect(gateway) as connection:
+        await register(connection, 1, 2)
+        async with reader(gateway) as peer:
+            first, last = await received(peer)
+            at = last["id"]["session"] + session
+            other = {"server": 1, "session": at, "instance": instance}
+            # with one that was sent, before it and behind it
+            parked = [(first["id"], "x"), (other, "x"), (last["id"], "x")]
+            peer.send(ack(last["id"], parked=parked))
+            assert await peer.is_closed_by_server()
+        assert f"events_ack: {said.format(at)}" in str([vars(i) for i in caplog.records])
+        cursor = find(gateway)
+        assert (cursor.n_parked, cursors_of(gateway).parked(cursor), cursor.seen) == (0, {}, {})
+        async with reader(gateway) as peer:
+            assert values(await received(peer)) == [1, 2]
+    if path is not None:
+        assert findings(path / "store") == []
+
+
+async def test_only_what_was_redelivered_is_done(
+    path: Path | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(path) as gateway, await connect(gateway) as connection:
+        await register(connection, 1)
+        async with reader(gateway) as peer:
+            [only] = await received(peer)
+            peer.send(ack(only["id"], parked=[(only["id"], "x")]))
+            await settled(peer)
+            peer.send(ack(done=[only["id"]]))  # it is for people
+            assert await peer.is_closed_by_server()
+        said = f"events_ack: done: event 1/{only['id']['session']}/1 was not sent again"
+        assert said in str([vars(i) for i in caplog.records])
+        assert find(gateway).n_parked == 1
+
+
+async def test_what_retention_deleted_meanwhile_is_parked(
+    path: Path | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "RETENTION_MIN_PERIOD_S", 0.01)
+    monkeypatch.setattr(limits, "RETENTION_PERIOD_S", 0.02)
+    backend: dict[str, Any] = {"type": "memory"}
+    if path is not None:
+        backend = {"type": "rocksdb", "path": str(path / "store")}
+    rules = [{"subscriptions": [["a"]], "max_entries": 2}]
+    core = {"server_id": 1, "backend": {**backend, "retention": rules}}
+    async with running_gateway(event_core=core) as gateway, await connect(gateway) as connection:
+        await register(connection, 1)
+        async with reader(gateway) as peer:
+            [only] = await received(peer)
+            await register(connection, *range(9))
+            while len((await connection.query(timeseries("a"))).events) > 2:
+                await asyncio.sleep(0.001)
+            peer.send(ack(parked=[(only["id"], "late")]))
+            await received(peer, 9)
+            await settled(peer)
+        parked = cursors_of(gateway).parked(find(gateway))
+        assert [(i.session, row.reason) for i, row in parked.items()] == [
+            (only["id"]["session"], "late")
+        ]
+    if path is not None:
+        assert findings(path / "store") == []
+
+
+async def test_what_comes_behind_waits_and_what_has_begun_outlives_the_connection(
+    path: Path | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(path) as gateway, await connect(gateway) as connection:
+        events = await register(connection, *range(5))
+        answer, reached, go_on = gateway.core.answer, asyncio.Event(), asyncio.Event()
+
+        async def held(*arguments: Any) -> QueryResult:
+            result: QueryResult = await answer(*arguments)
+            if isinstance(arguments[0].params, QueryTimeseriesParams):
+                reached.set()
+                await go_on.wait()
+            return result
+
+        monkeypatch.setattr(gateway.core, "answer", held)
+        cursor: Cursor
+        async with reader(gateway) as peer:
+            await received(peer)
+            cursor = find(gateway)
+            peer.send(ack(id_of(events[1]), parked=[(id_of(events[0]), "x")]))
+            peer.send(ack(id_of(events[3])))
+            await reached.wait()
+            assert (cursor.n_parked, cursor.seen) == (0, {})
+            go_on.set()
+            await settled(peer)
+            assert (cursor.n_parked, cursor.seen[1]) == (1, events[3].id)
+            reached.clear()
+            go_on.clear()
+            peer.send(ack(parked=[(id_of(events[2]), "y")]))
+            await reached.wait()
+        async with reader(gateway) as peer:  # which has it now, and so the other one's is void
+            assert values(await received(peer)) == [4]
+            peer.send(ack(parked=[(id_of(events[4]), "z")]))
+            go_on.set()
+            await settled(peer)
+        assert [i.reason for i in cursors_of(gateway).parked(cursor).values()] == ["x", "z"]
 
 
 async def test_bounds(path: Path | None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,7 +36,7 @@ from tests.eventer_bridge.backends.oracle import is_right
 from tests.support.inprocess import APP, running_gateway
 
 SEEN: Final = [("a", "?"), ("b",)]
-NARROW: Final = {
+NARROW: Final[dict[str, Any]] = {
     "name": "narrow",
     "token": "secret",
     "subscriptions": [[*i] for i in SEEN],

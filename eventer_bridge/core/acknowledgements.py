@@ -1,0 +1,208 @@
+"""What a client with a cursor says of what it was sent: dealt with, or left to people (parked).
+
+It may say so only of what it was sent over this cursor: else it could park what never was, and a
+drill would take the store for damaged. What was sent is not remembered, which would be without
+bound: an event that is parked must be before where the client is, and be stored and visible for the
+client, unless retention may have deleted it. The store is asked by a task, and the client is not
+read from meanwhile, so that what it says next is dealt with next.
+
+Runs on the event loop's thread.
+"""
+
+import asyncio
+import functools
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from eventer_bridge import limits
+from eventer_bridge.backends.readers import Reading
+from eventer_bridge.core.client_service import ClientService
+from eventer_bridge.core.cursors import Cursor, CursorHolder, Cursors
+from eventer_bridge.errors import EventerBridgeError, RemoteProtocolError
+from eventer_bridge.model import (
+    INT64_MIN,
+    EventId,
+    Order,
+    QueryParams,
+    QueryResult,
+    QueryServerParams,
+    QueryTimeseriesParams,
+)
+from eventer_bridge.net.pause import Pause
+from eventer_bridge.net.stats import CloseReason
+from eventer_bridge.net.stream import Stream
+
+
+class AcknowledgingClient(CursorHolder, Protocol):
+    """Whose acknowledgements they are, ``Replay``."""
+
+    async def answer(self, params: QueryParams, holding: Reading) -> QueryResult:
+        """What it may see, and wants, with its present rights."""
+
+    async def gaps_behind(self, seen: Mapping[int, EventId]) -> set[int]:
+        """See ``EventCore.find_gaps``."""
+
+    def spend(self, reading: Reading) -> None:
+        """Count what it used."""
+
+
+class Acknowledgements:
+    """See the module.
+
+    Args:
+        service: of the server.
+        stream: the client's connection.
+        cursors: of the core.
+        cursor: the client's.
+        client: whose they are.
+    """
+
+    def __init__(
+        self,
+        service: ClientService,
+        stream: Stream[Any],
+        cursors: Cursors,
+        cursor: Cursor,
+        client: AcknowledgingClient,
+    ) -> None:
+        self._service, self._stream, self._client = service, stream, client
+        self._cursors, self._cursor = cursors, cursor
+        self._redelivered: dict[EventId, None] = {}  # over this connection, the last ones
+        self._checking: asyncio.Task[None] | None = None
+        self._has_begun = False  # to check
+
+    def note_redelivered(self, ids: Iterable[EventId]) -> None:
+        """Parked events were sent again; there are ``limits.MAX_PARKED`` at a time, at most."""
+        self._redelivered |= dict.fromkeys(ids)
+        for event_id in [*self._redelivered][: -limits.MAX_PARKED]:
+            del self._redelivered[event_id]
+
+    def take(
+        self,
+        sent: Mapping[int, EventId],
+        ids: Sequence[EventId],
+        parked: Sequence[tuple[EventId, str]],
+        done: Sequence[EventId],
+    ) -> None:
+        """Take an acknowledgement.
+
+        Args:
+            sent: the last event that was sent, of each server.
+            ids: see ``Replay.acknowledge``.
+            parked: the same.
+            done: the same.
+
+        Raises:
+            RemoteProtocolError: the client was not sent that, or parks too much. Where the store is
+                asked first, the connection is closed for that reason later.
+        """
+        cursors, cursor = self._cursors, self._cursor
+        unknown = [
+            i for i, _ in parked if i not in self._redelivered and not cursors.is_parked(cursor, i)
+        ]
+        for event_id in (*ids, *unknown):
+            last = sent.get(event_id.server)
+            if last is None or last < event_id:
+                raise RemoteProtocolError(f"events_ack: event {_text(event_id)} was not sent")
+        for event_id in done:
+            if event_id not in self._redelivered:
+                raise RemoteProtocolError(
+                    f"events_ack: done: event {_text(event_id)} was not sent again"
+                )
+        keep = functools.partial(self._keep, ids, parked, done)
+        if not unknown:
+            keep()
+            return
+        cursors.check_room(cursor, len(set(unknown)))
+        self._stream.pause_reading(Pause.REPLAY)
+        self._checking = self._service.spawn(self._check(unknown, keep))
+
+    def end(self) -> None:
+        """The client is gone. A check that has begun goes on: there is one for each cursor."""
+        if self._checking is not None and not self._has_begun:
+            self._checking.cancel()
+
+    def _keep(
+        self,
+        ids: Sequence[EventId],
+        parked: Sequence[tuple[EventId, str]],
+        done: Sequence[EventId],
+    ) -> None:
+        for event_id, reason in parked:
+            self._cursors.park(self._cursor, event_id, reason)
+        self._cursors.done(self._cursor, done)
+        if ids:
+            self._cursors.acknowledge(self._cursor, ids)
+
+    async def _check(self, unknown: Sequence[EventId], keep: Callable[[], None]) -> None:
+        """Keep an acknowledgement, if the client was sent what it parks."""
+        cursor, stream, n_resets = self._cursor, self._stream, self._cursor.row.n_resets
+        try:
+            async with cursor.checking:
+                self._has_begun = True
+                await self._check_stored(unknown)
+            # else another connection has it, and gets these again, or people had it go on elsewhere
+            if cursor.holder in (self._client, None) and self._cursors.is_at(cursor, n_resets):
+                keep()
+        except RemoteProtocolError as e:
+            if stream.close_reason is None:
+                stream.on_protocol_error(e)
+        except EventerBridgeError as e:
+            stream.close(CloseReason.QUERY_FAILED, detail=str(e), level=logging.WARNING)
+        except Exception as e:
+            stream.on_failed(e)
+        finally:
+            self._has_begun, self._checking = False, None
+            stream.resume_reading(Pause.REPLAY)
+
+    async def _check_stored(self, ids: Sequence[EventId]) -> None:
+        """Check that events are stored, or were, and that the client may see them.
+
+        Raises:
+            RemoteProtocolError: it was not sent one of them.
+            EventerBridgeError: that cannot be found out.
+        """
+        left = dict.fromkeys(ids)
+        has_more = True
+        while left and has_more:
+            params = QueryTimeseriesParams(order=Order.ASCENDING, ids=[*left])
+            with Reading() as reading:
+                result = await self._client.answer(params, reading)
+                for event in result.events:
+                    left.pop(event.id, None)
+                has_more = result.more_follows
+                del result  # it may be large
+            self._client.spend(reading)
+        if left:
+            await self._check_deleted([*left])
+
+    async def _check_deleted(self, ids: Sequence[EventId]) -> None:
+        """Check that retention may have deleted events; raises as :meth:`_check_stored`."""
+        last: dict[int, EventId] = {}
+        for i in ids:
+            last[i.server] = max(i, last.get(i.server, i))
+        before = {
+            i.server: EventId(i.server, i.session, max(i.instance - 1, INT64_MIN))
+            for i in last.values()
+        }
+        gaps = await self._client.gaps_behind(before)
+        for event_id in ids:
+            if event_id.server not in gaps or not await self._was_session(event_id):
+                raise RemoteProtocolError(
+                    f"events_ack: parked: event {_text(event_id)} is not stored, or this client may"
+                    " not see it"
+                )
+
+    async def _was_session(self, event_id: EventId) -> bool:
+        """Whether there is any event of its session, or was."""
+        if self._cursors.may_be_deleted(event_id):
+            return True
+        server, session = event_id.server, event_id.session
+        params = QueryServerParams(server, True, 1, EventId(server, session, INT64_MIN))
+        found = (await self._service.core.query(params)).events
+        return bool(found) and found[0].id.session == session
+
+
+def _text(event_id: EventId) -> str:
+    return f"{event_id.server}/{event_id.session}/{event_id.instance}"
