@@ -98,9 +98,9 @@ class Acknowledgements:
                 asked first, the connection is closed for that reason later.
         """
         cursors, cursor = self._cursors, self._cursor
-        unknown = [
-            i for i, _ in parked if i not in self._redelivered and not cursors.is_parked(cursor, i)
-        ]
+        reasons = dict(parked)
+        known = self._redelivered.keys() | cursors.parked_of(cursor, reasons.keys())
+        unknown = [i for i in reasons if i not in known]
         for event_id in (*ids, *unknown):
             last = sent.get(event_id.server)
             if last is None or last < event_id:
@@ -110,11 +110,11 @@ class Acknowledgements:
                 raise RemoteProtocolError(
                     f"events_ack: done: event {_text(event_id)} was not sent again"
                 )
-        keep = functools.partial(self._keep, ids, parked, done)
+        keep = functools.partial(self._keep, ids, reasons, done)
         if not unknown:
             keep()
             return
-        cursors.check_room(cursor, len(set(unknown)))
+        cursors.check_room(cursor, len(unknown))
         self._stream.pause_reading(Pause.REPLAY)
         self._checking = self._service.spawn(self._check(unknown, keep))
 
@@ -126,11 +126,10 @@ class Acknowledgements:
     def _keep(
         self,
         ids: Sequence[EventId],
-        parked: Sequence[tuple[EventId, str]],
+        parked: Mapping[EventId, str],
         done: Sequence[EventId],
     ) -> None:
-        for event_id, reason in parked:
-            self._cursors.park(self._cursor, event_id, reason)
+        self._cursors.park(self._cursor, parked)
         self._cursors.done(self._cursor, done)
         if ids:
             self._cursors.acknowledge(self._cursor, ids)

@@ -32,7 +32,7 @@ async def test_parking_does_not_look_at_what_else_was_parked(tmp_path: Path) -> 
         sys.setprofile(count)
         try:
             for event_id in ids:
-                cursors.park(cursor, event_id, "x")
+                cursors.park(cursor, {event_id: "x"})
             cursors.done(cursor, ids[1:])
         finally:
             sys.setprofile(None)

@@ -249,7 +249,7 @@ class ExactlyOnceMachine(RuleBasedStateMachine):
     @rule(name=CURSORS, position=POSITION, reason=st.sampled_from(["", "x", "ä"]))
     def park(self, name: str, position: int, reason: str) -> None:
         event_id = self.an_event(position)
-        self.cursors.park(self.cursor(name), event_id, reason)
+        self.cursors.park(self.cursor(name), {event_id: reason})
         self.places[name].parked[event_id] = reason, False
         self.changed()
 

@@ -263,7 +263,7 @@ async def test_parked_events_go_with_it() -> None:
     async with group() as (active, standby):
         cursor = take(active)
         for i in range(3):
-            cursors_of(active).park(cursor, at(i), f"reason {i}")
+            cursors_of(active).park(cursor, {at(i): f"reason {i}"})
         other = await told_of(active, standby)
         assert other.n_parked == 3
         assert [i.reason for i in cursors_of(standby).parked(other).values()] == [
@@ -284,12 +284,12 @@ async def test_parked_events_go_with_it() -> None:
 async def test_a_server_that_comes_back_tells_what_it_could_not() -> None:
     async with group() as (active, standby):
         cursors_of(standby).acknowledge(take(standby), [at(4)])
-        cursors_of(standby).park(take(standby), at(3), "x")
+        cursors_of(standby).park(take(standby), {at(3): "x"})
         assert not standby._told_sessions  # it is STANDBY
         backend = active._backend
         await cursors_of(active).flush()
         cursor = take(active)
-        cursors_of(active).park(cursor, at(2), "x")
+        cursors_of(active).park(cursor, {at(2): "x"})
         await cursors_of(active).flush()
         again = Cursors(backend, is_in_group=True)  # it was killed
         told = again.to_tell(lambda a, b: False)

@@ -3,6 +3,7 @@
 from typing import Final
 
 from tests.torture.attacks import (
+    cursors,
     eventer,
     logs,
     queries,
@@ -18,6 +19,7 @@ ATTACKS: Final = {
     **logs.ATTACKS,
     **registrations.ATTACKS,
     **queries.ATTACKS,
+    **cursors.ATTACKS,
     **shapes.ATTACKS,
     **eventer.ATTACKS,
     **rsb.ATTACKS,

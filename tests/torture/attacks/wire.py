@@ -105,6 +105,7 @@ class Peer:
         subscriptions: what it wants to be notified of.
         source: address that it comes from.
         token: of the client; None: its name.
+        init: more of the first message.
     """
 
     def __init__(
@@ -114,11 +115,12 @@ class Peer:
         subscriptions: Sequence[Sequence[str]] = (),
         source: str = STRANGER,
         token: str | None = None,
+        **init: Any,
     ) -> None:
         self.socket = connect(port, source)
         self._file = self.socket.makefile("rb")
         self.received_bytes = 0
-        self.send(init_req(name, token or name, subscriptions))
+        self.send({**init_req(name, token or name, subscriptions), **init})
         answer = self.receive()
         if not answer["success"]:
             raise ConnectionError(answer["error"])
