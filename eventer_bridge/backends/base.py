@@ -22,6 +22,7 @@ from hat import aio, util
 from eventer_bridge.backends.common import failed
 from eventer_bridge.backends.request_keys import KeptRequest, RequestKey
 from eventer_bridge.backends.type_budget import TypeQuota
+from eventer_bridge.backends.visible_query import VisibleQuery
 from eventer_bridge.errors import StorageError
 from eventer_bridge.model import (
     Event,
@@ -34,7 +35,6 @@ from eventer_bridge.model import (
 from eventer_bridge.packed import KnownTypes, Packed
 from eventer_bridge.slices import Steps
 from eventer_bridge.subscription import EVERYTHING, Subscription
-from eventer_bridge.visible_query import VisibleQuery
 
 HeldCb: TypeAlias = Callable[[], Timestamp | None]
 """Since when events are not to be deleted, for now; None: all may be."""

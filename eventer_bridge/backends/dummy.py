@@ -10,9 +10,9 @@ from contextlib import ExitStack
 from eventer_bridge.backends.base import StoreStats
 from eventer_bridge.backends.common import check_ids
 from eventer_bridge.backends.type_budget import TypeQuota
+from eventer_bridge.backends.visible_query import VisibleQuery
 from eventer_bridge.backends.volatile import VolatileBackend
 from eventer_bridge.model import Event, EventType, QueryResult
-from eventer_bridge.visible_query import VisibleQuery
 
 
 def create() -> "DummyBackend":

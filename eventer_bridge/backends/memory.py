@@ -29,6 +29,7 @@ from eventer_bridge.backends.retention import (
     event_bytes,
 )
 from eventer_bridge.backends.type_budget import TypeBudget, TypeQuota
+from eventer_bridge.backends.visible_query import VisibleQuery
 from eventer_bridge.backends.volatile import VolatileBackend
 from eventer_bridge.model import (
     Event,
@@ -42,7 +43,6 @@ from eventer_bridge.model import (
     natural_key,
 )
 from eventer_bridge.subscription import Subscription
-from eventer_bridge.visible_query import VisibleQuery
 
 
 def create(

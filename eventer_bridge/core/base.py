@@ -21,6 +21,7 @@ from eventer_bridge import limits
 from eventer_bridge.backends.base import ReadTypeCb
 from eventer_bridge.backends.request_keys import RequestKey
 from eventer_bridge.backends.type_budget import TypeQuota
+from eventer_bridge.backends.visible_query import VisibleQuery
 from eventer_bridge.core.cursors import Cursors
 from eventer_bridge.core.session import Repeated, Session
 from eventer_bridge.core.stalls import Stalls, Work
@@ -38,7 +39,6 @@ from eventer_bridge.packed import KnownTypes
 from eventer_bridge.sharing.fairness import FairGate, FairLine
 from eventer_bridge.slices import Steps, WorkQueue
 from eventer_bridge.subscription import EVERYTHING, Subscription
-from eventer_bridge.visible_query import VisibleQuery
 
 mlog = logging.getLogger(__name__)
 

@@ -18,6 +18,7 @@ import msgspec
 
 from eventer_bridge import limits, slices
 from eventer_bridge.backends.readers import Reading
+from eventer_bridge.backends.visible_query import VisibleQuery
 from eventer_bridge.core.client_registrations import ClientRegistrations
 from eventer_bridge.core.client_service import ClientService, ClientWire
 from eventer_bridge.core.held import query_bytes
@@ -29,7 +30,6 @@ from eventer_bridge.net.pause import Pause
 from eventer_bridge.net.stats import CloseReason
 from eventer_bridge.net.stream import Stream
 from eventer_bridge.net.throttle import QUERIES
-from eventer_bridge.visible_query import VisibleQuery
 
 RequestT = TypeVar("RequestT")
 

@@ -36,6 +36,7 @@ from eventer_bridge.backends.reader_rows import (
     encode_row,
     parked_prefix,
 )
+from eventer_bridge.backends.visible_query import VisibleQuery
 from eventer_bridge.core.group_events import ToldCursor, ToldParked
 from eventer_bridge.errors import (
     ControlError,
@@ -46,7 +47,6 @@ from eventer_bridge.errors import (
 )
 from eventer_bridge.model import INT64_MAX, EventId, QueryServerParams, Timestamp
 from eventer_bridge.subscription import EVERYTHING, Subscription
-from eventer_bridge.visible_query import VisibleQuery
 
 mlog = logging.getLogger(__name__)
 

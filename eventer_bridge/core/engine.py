@@ -28,6 +28,7 @@ from eventer_bridge.backends import history
 from eventer_bridge.backends.base import Backend
 from eventer_bridge.backends.history import History
 from eventer_bridge.backends.type_budget import TypeQuota
+from eventer_bridge.backends.visible_query import VisibleQuery
 from eventer_bridge.core import group_events
 from eventer_bridge.core.conditions import Conditions
 from eventer_bridge.core.connection_events import Announcer
@@ -55,7 +56,6 @@ from eventer_bridge.modules.facade import ModuleEngineAdapter
 from eventer_bridge.modules.loading import ModuleConf
 from eventer_bridge.modules.runner import ModuleRunner
 from eventer_bridge.subscription import Subscription
-from eventer_bridge.visible_query import VisibleQuery
 
 mlog = logging.getLogger(__name__)
 audit = logging.getLogger("audit")

@@ -27,6 +27,7 @@ import msgspec
 
 from eventer_bridge import limits, slices
 from eventer_bridge.backends.readers import Reading
+from eventer_bridge.backends.visible_query import VisibleQuery
 from eventer_bridge.core.acknowledgements import Acknowledgements
 from eventer_bridge.core.client_service import ClientService
 from eventer_bridge.core.cursors import Cursor
@@ -52,7 +53,6 @@ from eventer_bridge.net.stats import CloseReason
 from eventer_bridge.net.stream import Stream
 from eventer_bridge.net.throttle import QUERIES
 from eventer_bridge.slices import Steps
-from eventer_bridge.visible_query import VisibleQuery
 
 
 class ReplayWire(Protocol):

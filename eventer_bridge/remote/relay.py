@@ -28,6 +28,7 @@ from eventer_bridge.backends import history
 from eventer_bridge.backends.common import failed
 from eventer_bridge.backends.history import History
 from eventer_bridge.backends.type_budget import TypeQuota
+from eventer_bridge.backends.visible_query import VisibleQuery
 from eventer_bridge.core.base import EventCore
 from eventer_bridge.core.session import REMOTE_SOURCE, Session, payload_bytes
 from eventer_bridge.core.stalls import Work
@@ -52,7 +53,6 @@ from eventer_bridge.remote.feed import Feed
 from eventer_bridge.remote.relay_positions import RelayPosition
 from eventer_bridge.remote.relay_queries import answer
 from eventer_bridge.sharing.fairness import FairGate
-from eventer_bridge.visible_query import VisibleQuery
 
 mlog = logging.getLogger(__name__)
 

@@ -14,6 +14,7 @@ import msgspec
 
 from eventer_bridge import limits
 from eventer_bridge.backends.common import NO_WAY_ON, result_limit
+from eventer_bridge.backends.visible_query import VisibleQuery
 from eventer_bridge.core.paging import QueryCb, query_all
 from eventer_bridge.errors import RemoteProtocolError
 from eventer_bridge.excerpts import quoted_type
@@ -28,7 +29,6 @@ from eventer_bridge.model import (
 )
 from eventer_bridge.payloads import same_as
 from eventer_bridge.subscription import Subscription
-from eventer_bridge.visible_query import VisibleQuery
 
 _FEW_EVENTS: Final = 64
 """Second page of a server's events: usually its first one says that more follow."""

@@ -26,6 +26,7 @@ from eventer_bridge.backends.rocksdb.opening import (
     Opened,
     ext_open,
 )
+from eventer_bridge.backends.visible_query import VisibleQuery
 from eventer_bridge.errors import (
     OutcomeUnknownError,
     StorageError,
@@ -37,7 +38,6 @@ from eventer_bridge.model import (
     Timestamp,
 )
 from eventer_bridge.subscription import Subscription
-from eventer_bridge.visible_query import VisibleQuery
 
 mlog = logging.getLogger(__name__)
 

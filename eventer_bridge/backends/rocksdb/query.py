@@ -55,6 +55,7 @@ from eventer_bridge.backends.rocksdb.timeseries import Timeseries
 from eventer_bridge.backends.rocksdb.trimmed import ext_find_gaps
 from eventer_bridge.backends.rocksdb.types import TypeRegistry, VisibleTypes
 from eventer_bridge.backends.rocksdb.wanted import EveryType, all_wanted, find_wanted
+from eventer_bridge.backends.visible_query import VisibleQuery
 from eventer_bridge.errors import ClosedError, StorageError, StoreDamagedError
 from eventer_bridge.model import (
     INT64_MAX,
@@ -71,7 +72,6 @@ from eventer_bridge.model import (
     Timestamp,
 )
 from eventer_bridge.subscription import Subscription
-from eventer_bridge.visible_query import VisibleQuery
 
 SEEKS_AT_A_TIME: Final = 16
 """Types that are sought before it pauses: some 0.1 ms."""

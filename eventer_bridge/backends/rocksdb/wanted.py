@@ -13,8 +13,8 @@ from eventer_bridge.backends.readers import PauseCb
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.types import TypeRegistry, VisibleTypes
+from eventer_bridge.backends.visible_query import VisibleQuery
 from eventer_bridge.subscription import Subscription
-from eventer_bridge.visible_query import VisibleQuery
 
 FEW_STEPS: Final = 8
 """Steps in which the types that match are sought before anything is read."""

@@ -8,6 +8,7 @@ import msgspec
 from eventer_bridge import limits
 from eventer_bridge.backends.base import Backend
 from eventer_bridge.backends.request_keys import RequestKey, digests
+from eventer_bridge.backends.visible_query import VisibleQuery
 from eventer_bridge.model import (
     Event,
     EventId,
@@ -26,7 +27,6 @@ from eventer_bridge.model import (
     natural_key,
 )
 from eventer_bridge.subscription import EVERYTHING, Subscription
-from eventer_bridge.visible_query import VisibleQuery
 
 
 def draft(

@@ -26,7 +26,7 @@ from eventer_bridge.model import (
 )
 from eventer_bridge.subscription import Subscription
 from tests.eventer_bridge.backends.contract_keeping import KeepingContract
-from tests.eventer_bridge.backends.oracle import Writer, draft, numbered
+from tests.eventer_bridge.backends.oracle import Writer, draft, numbered, seen
 
 
 class TestMemory(KeepingContract):
@@ -76,7 +76,7 @@ async def test_a_query_does_not_read_in_the_middle_of_a_session(
 
     def ext_query() -> None:
         found.extend(
-            backend._ext_query(params, None, lambda: None, lambda: None)
+            backend._ext_query(seen(params, None), lambda: None, lambda: None)
             for params in (QueryTimeseriesParams(), QueryLatestParams())
         )
 

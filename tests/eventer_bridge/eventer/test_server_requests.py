@@ -13,6 +13,7 @@ import pytest
 from eventer_bridge import chatter, limits
 from eventer_bridge.backends import memory
 from eventer_bridge.backends.rocksdb import RocksDbBackend
+from eventer_bridge.backends.visible_query import VisibleQuery
 from eventer_bridge.chatter import sbs
 from eventer_bridge.core import engine
 from eventer_bridge.core.authentication import Authenticator, OneForAll
@@ -48,7 +49,6 @@ from eventer_bridge.model import (
 )
 from eventer_bridge.net import limits as net_limits
 from eventer_bridge.net.pause import Pause
-from eventer_bridge.visible_query import VisibleQuery
 from tests.eventer_bridge.core.slow_engine.support import SlowBackend, running
 from tests.eventer_bridge.eventer.peers import (
     Peer,

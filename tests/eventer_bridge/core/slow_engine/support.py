@@ -12,6 +12,7 @@ from eventer_bridge.backends.common import failed
 from eventer_bridge.backends.memory import MemoryBackend
 from eventer_bridge.backends.request_keys import KeyRetention, RequestKey
 from eventer_bridge.backends.type_budget import TypeQuota
+from eventer_bridge.backends.visible_query import VisibleQuery
 from eventer_bridge.core import engine
 from eventer_bridge.core.engine import Engine
 from eventer_bridge.core.session import Session
@@ -28,7 +29,6 @@ from eventer_bridge.model import (
     Timestamp,
 )
 from eventer_bridge.slices import Steps
-from eventer_bridge.visible_query import VisibleQuery
 
 SOURCE: Final = Source(SourceType.CONNECTION, 1)
 
