@@ -11,6 +11,7 @@ import pytest
 from eventer_bridge import limits
 from eventer_bridge.backends import memory
 from eventer_bridge.backends.base import Backend
+from eventer_bridge.backends.visible_query import VisibleQuery
 from eventer_bridge.core import engine
 from eventer_bridge.core.conditions import Conditions
 from eventer_bridge.core.engine import Engine
@@ -284,13 +285,15 @@ async def test_more_alarms_than_are_kept_in_memory(
 
 async def test_the_store_is_not_asked_where_memory_knows(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[QueryParams] = []
-    query = memory.MemoryBackend.query
+    answer = memory.MemoryBackend.answer
 
-    async def counting(self: memory.MemoryBackend, params: QueryParams, *args: Any) -> QueryResult:
-        asked.append(params)
-        return await query(self, params, *args)
+    async def counting(
+        self: memory.MemoryBackend, query: VisibleQuery, *args: Any, **more: Any
+    ) -> QueryResult:
+        asked.append(query.params)
+        return await answer(self, query, *args, **more)
 
-    monkeypatch.setattr(memory.MemoryBackend, "query", counting)
+    monkeypatch.setattr(memory.MemoryBackend, "answer", counting)
     async with running_engine(conf(TEMPERATURE)) as core:
         for i in range(20):
             await register(core, reading(60 + 2 * i, f"u{i}"))
