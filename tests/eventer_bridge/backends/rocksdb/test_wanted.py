@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from eventer_bridge import limits, visible_query
-from eventer_bridge.backends import rocksdb
+from eventer_bridge import limits
+from eventer_bridge.backends import rocksdb, visible_query
 from eventer_bridge.backends.rocksdb import wanted
 from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.types import TypeRegistry, VisibleTypes
