@@ -368,7 +368,11 @@ MAX_HELD_BYTES: Final = 4 << 20
 more, it reads them from the store."""
 
 MAX_JOINING: Final = 16
-"""Clients for which notifications are held at a time; others wait some milliseconds."""
+"""Connections for which notifications are held at a time, while what came since their last read is
+read; others wait some milliseconds."""
+
+MAX_CLIENT_JOINING: Final = 4
+"""The same of one client: its reads may wait behind its own queries."""
 
 MAX_REGISTRATIONS_IN_FLIGHT: Final = 1_024
 """Registrations of one client in progress; above it, the client is not read from."""
@@ -523,6 +527,10 @@ SCRYPT_ROUNDS: Final = 5
 SCRYPT_TIMEOUT_S: Final = 8.0
 """Time for a check to begin and end, while others take their turns; below the time limit for init,
 so that there is an answer."""
+
+MAX_KNOWN_CHECKS: Final = 10_000
+"""Checks with the right token that are remembered, with a wrong one, and addresses and names whose
+last check failed; about 1.5 MB each."""
 
 MAX_TOKEN_FILE_BYTES: Final = 4 << 10
 """Size of a file with a token; ours have 50 bytes."""

@@ -126,7 +126,7 @@ class Logins:
             if expected.salt is None and tokens.same(random, expected.digest):
                 return user
         chosen = [i for i in valid if i.salt is not None]
-        found = await self._checks.find(address, password, chosen or _NOBODY)
+        found = await self._checks.find(address, name, password, chosen or _NOBODY)
         return user if chosen and found is not None else None
 
 

@@ -170,7 +170,7 @@ class Backend(aio.Resource, abc.ABC):
         return True
 
     def servers(self) -> list[int]:
-        """Servers of which there are events; at least those whose events are durable.
+        """Servers of which there are events, or were; at least those whose events are durable.
 
         Raises:
             ClosedError: the backend is closed.
@@ -196,7 +196,11 @@ class Backend(aio.Resource, abc.ABC):
         return len(events), events[0].timestamp if events else None
 
     async def find_gaps(
-        self, seen: Mapping[int, EventId], rights: Subscription, client: str
+        self,
+        seen: Mapping[int, EventId],
+        rights: Subscription,
+        client: str,
+        holding: ExitStack | None = None,
     ) -> set[int]:
         """Servers of which retention deleted events that somebody did not see.
 
@@ -207,6 +211,7 @@ class Backend(aio.Resource, abc.ABC):
             seen: the last event that was seen of each server.
             rights: types of interest.
             client: see :meth:`answer`.
+            holding: see :meth:`answer`.
 
         Raises:
             ClosedError: the backend is closed.

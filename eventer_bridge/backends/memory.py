@@ -132,7 +132,11 @@ class MemoryBackend(VolatileBackend):
         return self._readers.n_turns
 
     async def find_gaps(
-        self, seen: Mapping[int, EventId], rights: Subscription, client: str
+        self,
+        seen: Mapping[int, EventId],
+        rights: Subscription,
+        client: str,
+        holding: ExitStack | None = None,
     ) -> set[int]:
         """See :class:`Backend`."""
         self._check_open()

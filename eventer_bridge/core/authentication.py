@@ -9,8 +9,8 @@ A client is known by
 
 Whatever is wrong, the answer is the same, and takes the same time: every login compares as many
 hashes, whether the name is known or not. Where a client has a chosen token, every login whose token
-fails the fast comparison gets the slow one (``scrypt_checks``), of random hashes if need be. Only
-the log says what was wrong.
+fails the fast comparison gets the slow one (``scrypt_checks``), of random hashes if need be; not
+the same token of the same name again, known or not. Only the log says what was wrong.
 
 A connection can be authenticated again (:meth:`Authenticator.readmit`) when the configuration
 changes, by what is kept of its login: the hash of its token. A token that has expired meanwhile
@@ -162,7 +162,8 @@ class Authenticator:
         expected = [rights.tokens[i].hash for i in chosen] if rights is not None else []
         expected += self._nobodys[: self._n_chosen - len(chosen)]
         try:
-            index = await self._checks.find(login.address, token, expected)
+            name = login.name if rights is None else rights.name
+            index = await self._checks.find(login.address, name, token, expected)
         except TimeoutError:
             raise DeclinedError("too many logins at a time", "its token was not checked") from None
         found = chosen[index] if index is not None and index < len(chosen) else None

@@ -280,15 +280,23 @@ class EventCore(aio.Resource, abc.ABC):
         return outcomes
 
     def servers(self) -> list[int]:
-        """Servers whose events it keeps; raises as :meth:`answer`."""
+        """Servers of which it keeps events, or did."""
         return []
 
     def last_persisted(self, server_id: int) -> int:
-        """The last session of a server that is stored; 0: none is. Raises as :meth:`answer`."""
+        """The last session of a server that is stored; 0: none is.
+
+        Queries find it, and observers were notified of it, or will be at once. No later session was
+        notified.
+        """
         return 0
 
     async def find_gaps(
-        self, seen: Mapping[int, EventId], rights: Subscription, client: str
+        self,
+        seen: Mapping[int, EventId],
+        rights: Subscription,
+        client: str,
+        holding: ExitStack,
     ) -> set[int]:
         """See ``Backend.find_gaps``; raises as :meth:`answer`."""
         return set()

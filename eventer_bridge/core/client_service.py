@@ -22,6 +22,7 @@ from eventer_bridge.model import QueryParams, QueryResult, Status
 from eventer_bridge.net.stats import CloseReason, ServerStats
 from eventer_bridge.net.stream import Stream
 from eventer_bridge.packed import KnownTypes
+from eventer_bridge.sharing.fairness import FairGate
 from eventer_bridge.slices import Steps
 
 RequestT_contra = TypeVar("RequestT_contra", contravariant=True)
@@ -122,7 +123,7 @@ class ClientService:
         fanout: who hears of which events.
         gathering: hands over what clients register.
         clients: those that are initialised.
-        joining: who goes over from a replay to what is new has it (``replay``).
+        joining: who goes over from a replay to what is new has a place there (``replay``).
         accounts: what they use.
         known_types: that requests are packed with; None: none is.
     """
@@ -142,7 +143,7 @@ class ClientService:
         self.gathering = Gathering(core)
         self.stats = ServerStats()
         self.clients: set[ServedClient] = set()
-        self.joining = asyncio.Semaphore(limits.MAX_JOINING)
+        self.joining = FairGate(limits.MAX_JOINING, limits.MAX_CLIENT_JOINING)
         self.accounts = Accounts()
         self.known_types: KnownTypes | None = None
         self._tasks: set[asyncio.Task[None]] = set()

@@ -109,7 +109,7 @@ class ClientSession(Generic[RequestT]):
         self.is_persisted = False
         self.n_subscriptions = 0
         self._login = ClientLogin(service, stream, wire)
-        self._account: Account  # from when it is accepted
+        self._account: Account  # from when it is admitted
         self._proof: TokenHash | None = None
         self._filter: Filter | None = None  # what it wanted, within its rights
         self._wanted: Subscription
@@ -164,11 +164,13 @@ class ClientSession(Generic[RequestT]):
             self.decline(str(e))
             return
         wanted_filter = Filter(subscription, asked.server_id, asked.persisted)
+        self.stream.client = admitted.name
+        self._account = account = service.accounts.of(admitted.rights)
+        self._belong_to_client(admitted.rights)
         if asked.start is not None and self._replay is None:
             self._replay = Replay(service, self, asked.start, wanted_filter)
             self._prepare_replay(self._replay, asked, admitted)
             return
-        account = service.accounts.of(admitted.rights)
         if refusal := account.refusal(len(asked.subscriptions)):
             self.decline(refusal)
             return
@@ -176,7 +178,6 @@ class ClientSession(Generic[RequestT]):
             self.decline("too many connections")
             return
         stream.clear_first_deadline()
-        stream.client = name = admitted.name
         self._proof = admitted.proof
         self._wanted = subscription if subscription == wanted else wanted  # usually one object
         self.is_persisted = asked.persisted
@@ -188,7 +189,6 @@ class ClientSession(Generic[RequestT]):
             service.fanout.add(self, self._filter)
         else:
             self._replay.use(self._filter)
-        self._account = account
         account.join(self)
         self._use(admitted.rights)
         self._wire.send_accepted(service.core.status, service.core.extensions)
@@ -196,13 +196,17 @@ class ClientSession(Generic[RequestT]):
             self._replay.begin()
         mlog.debug("client connected", extra=stream.log_extra)
         audit.info("connected", extra=stream.log_extra)
-        service.core.announce(self._source, name, is_connected=True)
+        service.core.announce(self._source, admitted.name, is_connected=True)
+
+    def _belong_to_client(self, rights: Rights) -> None:
+        """Whose turns and memory it takes from now on."""
+        stream = self.stream
+        stream.belong_to(stream.slot.address if rights.is_shared else self._account.name)
 
     def _use(self, rights: Rights) -> None:
         """What the client may do from now on."""
         self.rights = rights
-        stream = self.stream
-        stream.belong_to(stream.slot.address if rights.is_shared else self._account.name)
+        self._belong_to_client(rights)
         self.registrations.use(rights, self._account)
         self.queries.use(rights, self._account)
         self._wire.use_rights(rights)
@@ -310,7 +314,7 @@ class ClientSession(Generic[RequestT]):
 
     @property
     def account(self) -> Account:
-        """What its client uses; from when it is accepted."""
+        """What its client uses; from when it is admitted."""
         return self._account
 
     def notify(self, message: bytes, event_count: int, session: Session) -> None:

@@ -179,7 +179,8 @@ class Cursors:
         cursor = self._cursors.get((client, name))
         if cursor is None:
             # of other servers, more may have been seen than is here; a cursor is at what is
-            stored = [last for i in start.values() if (last := self._stored(i)) is not None]
+            known = (start[i] for i in self._backend.servers() if i in start)
+            stored = [last for i in known if (last := self._stored(i)) is not None]
             cursor = Cursor(client, name, CursorRow(stored, Timestamp.now()))
             self._cursors[client, name] = cursor
         before, cursor.holder = cursor.holder, holder

@@ -175,19 +175,15 @@ class Engine(ReplicaCore):
             return None
         return self._backend.answer_at_once(query)
 
-    def servers(self) -> list[int]:
-        """See :class:`EventCore`."""
-        return self._backend.servers()
-
-    def last_persisted(self, server_id: int) -> int:
-        """See :class:`EventCore`."""
-        return self._backend.last_session(server_id).session
-
     async def find_gaps(
-        self, seen: Mapping[int, EventId], rights: Subscription, client: str
+        self,
+        seen: Mapping[int, EventId],
+        rights: Subscription,
+        client: str,
+        holding: ExitStack,
     ) -> set[int]:
         """See :class:`EventCore`."""
-        return await self._backend.find_gaps(seen, rights, client)
+        return await self._backend.find_gaps(seen, rights, client, holding)
 
     async def check_ready(self) -> None:
         """See :class:`EventCore`."""

@@ -7,20 +7,25 @@
                         └──── too much came meanwhile ◀─────────────┘        │
                         └──── the client does not read ◀─────────────────────┘
 
-To join, the client is subscribed first, and what it is notified of is held; then the rest is read
-from the store. What a commit made durable before the subscription is found by these reads, what is
+To join, the client is subscribed first. If no commit was notified since its last reads, that is
+all. Otherwise, what it is notified of is held, and the rest is read from the store, from where
+these reads ended: that is where the store ended, whether the client wants its last events or not.
+What a commit made durable before the subscription is found by these reads, what is
 notified after it is held, and what is both (a read may be ahead of the notification) is left out:
 sessions of a server are notified in the order of their ids. What is held is bounded: if it becomes
 too much, it is dropped and read from the store after all. So nothing waits in memory for a client,
 neither while it catches up nor when it reads slowly afterwards.
 
+Clients take turns to join, and all that is read for one counts as its queries.
+
 Runs on the event loop's thread.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -41,6 +46,7 @@ from eventer_bridge.errors import (
     RemoteProtocolError,
 )
 from eventer_bridge.model import (
+    INT64_MAX,
     Event,
     EventId,
     Order,
@@ -135,6 +141,7 @@ class Replay:
         self._filter = wanted
         self._start = start
         self._seen = dict(start.seen)  # what it was sent, by server
+        self._read = dict(start.seen)  # up to where its events were read, or it was notified
         self._cursor: Cursor | None = None
         self._gaps: dict[int, EventId | None] = {}
         self._is_live = False
@@ -156,18 +163,21 @@ class Replay:
         core, start = self._service.core, self._start
         if start.cursor is not None:
             assert core.cursors is not None  # else there is no replay
-            self._seen = dict(core.cursors.seen(self._name, start.cursor, start.seen))
-        seen = {i: last for i, last in self._seen.items() if self._is_wanted(i)}
-        for server_id, last in seen.items():
-            # what another server has may come later
-            if server_id == core.server_id and last.session > core.last_persisted(server_id):
-                raise InitError(
-                    f"start: event {last.server}/{last.session}/{last.instance} is not stored here"
-                )
-        if seen:
+            self._go_on_behind(core.cursors.seen(self._name, start.cursor, start.seen))
+        own = None if core.server_id is None else self._seen.get(core.server_id)
+        is_ours = own is not None and self._is_wanted(own.server)
+        # what another server has may come later
+        if own is not None and is_ours and own.session > core.last_persisted(own.server):
+            raise InitError(
+                f"start: event {own.server}/{own.session}/{own.instance} is not stored here"
+            )
+        # of others, there was nothing that could have been deleted
+        if seen := {i: self._seen[i] for i in self._servers() if i in self._seen}:
             for server_id in await self.gaps_behind(seen):
-                result = await self._query(server_id, 1)
-                self._gaps[server_id] = result[0].id if result else None
+                async with self._reading(waits=False) as reading:
+                    events, _ = await self._query(server_id, 1, reading)
+                    self._gaps[server_id] = events[0].id if events else None
+                    del events  # it may be large
         if start.cursor is not None:  # others may have made some meanwhile
             assert core.cursors is not None
             core.cursors.seen(self._name, start.cursor, start.seen)
@@ -179,7 +189,7 @@ class Replay:
         if cursors is not None and name is not None:
             wanted = self._filter.subscription, self._filter.server_id
             self._cursor = cursors.take(self._name, name, self, self._start.seen, wanted)
-            self._seen = dict(self._cursor.seen)  # what it acknowledged meanwhile
+            self._go_on_behind(self._cursor.seen)  # what it acknowledged meanwhile
             self._acknowledgements = Acknowledgements(
                 self._service, self._client.stream, cursors, self._cursor, self
             )
@@ -199,7 +209,8 @@ class Replay:
     def end(self) -> None:
         """The client is gone."""
         self._service.fanout.remove(self, self._filter)
-        self._is_live, self._held = False, None
+        self._is_live = False
+        self._drop_held()
         if self._task is not None:
             self._task.cancel()
         if self._acknowledgements is not None:
@@ -236,12 +247,15 @@ class Replay:
 
     async def gaps_behind(self, seen: Mapping[int, EventId]) -> set[int]:
         """See ``AcknowledgingClient``."""
-        return await self._service.core.find_gaps(seen, self._filter.subscription, self._name)
+        async with self._reading(waits=False) as reading:
+            return await self._service.core.find_gaps(
+                seen, self._filter.subscription, self._client.stream.owner, reading
+            )
 
     async def answer(self, params: QueryParams, holding: Reading) -> QueryResult:
         """See ``AcknowledgingClient``."""
         query = VisibleQuery(params, self._filter.subscription)
-        return await self._service.core.answer(query, self._name, (), holding)
+        return await self._service.core.answer(query, self._client.stream.owner, (), holding)
 
     def on_cursor_lost(self, reason: str) -> None:
         """See ``CursorHolder``."""
@@ -261,7 +275,9 @@ class Replay:
             self._pass_on(message, event_count, session)
         elif self._held is not None:
             self._held.append((message, event_count, session))
-            self._held_bytes += len(message) + limits.ANSWER_EVENT_BYTES * event_count
+            n_bytes = len(message) + limits.ANSWER_EVENT_BYTES * event_count
+            self._held_bytes += n_bytes
+            self._client.stream.hold(n_bytes)
             if self._held_bytes > limits.MAX_HELD_BYTES:
                 self._leave()
 
@@ -278,9 +294,9 @@ class Replay:
             self._wake.set()
             return
         last = session.last_id
-        seen = self._seen.get(last.server)
-        if seen is None or last.session > seen.session:  # else it was read from the store
-            self._seen[last.server] = last
+        read = self._read.get(last.server)
+        if read is None or last.session > read.session:  # else it was read from the store
+            self._seen[last.server] = self._read[last.server] = last
             self._client.notify(message, event_count, session)
 
     # --- the way ------------------------------------------------------------------------
@@ -310,59 +326,103 @@ class Replay:
         waiting = deque(self._servers())
         while waiting:
             await stream.drain()
-            if (throttle := self._client.account.throttle) is not None:
-                await throttle.until_paid()
             server_id = waiting.popleft()
             if await self._send_page(server_id):
                 waiting.append(server_id)
 
     async def _join(self) -> bool:
         """Go over to what is new; false if more came meanwhile than may be held."""
-        async with self._service.joining:
-            self._held, self._held_bytes = [], 0
-            self._service.fanout.add(self, self._filter)
-            waiting = deque(self._servers())
+        if not self._behind():
+            self._hold()
+            return self._go_live()
+        line = self._client.stream.owner
+        await self._enter(line)
+        try:
+            self._hold()
+            waiting = deque(self._behind())
             while waiting:
                 if not self._is_holding() or self._client.stream.is_write_blocked:
                     self._leave()
                     return False
                 server_id = waiting.popleft()
-                if await self._send_page(server_id):
+                if await self._send_page(server_id, waits=False):
                     waiting.append(server_id)
-            if not self._is_holding():
-                return False
-            held, self._held, self._is_live = self._held, None, True
-            for message, event_count, session in held or ():
-                if self._is_live:
-                    self._pass_on(message, event_count, session)
-            return self._is_live
+            return self._go_live()
+        finally:
+            self._service.joining.leave(line)
+
+    async def _enter(self, line: str) -> None:
+        """Wait for a place, which nobody has who has to pay first."""
+        joining = self._service.joining
+        while True:
+            await self._until_paid()
+            await joining.enter(line)
+            throttle = self._client.account.throttle
+            if throttle is None or throttle.is_paid:
+                return
+            joining.leave(line)
+
+    def _behind(self) -> list[int]:
+        """Servers of which something was notified since its last events were read."""
+        last_persisted, read = self._service.core.last_persisted, self._read
+        return [i for i in self._servers() if i not in read or last_persisted(i) > read[i].session]
+
+    def _hold(self) -> None:
+        """Be notified from now on."""
+        self._held = []
+        self._service.fanout.add(self, self._filter)
 
     def _is_holding(self) -> bool:
         return self._held is not None
 
+    def _go_live(self) -> bool:
+        """Pass on what is held, and then what comes; false if too much was to be held."""
+        if self._held is None:
+            return False
+        held, self._is_live = self._held, True
+        self._drop_held()
+        for message, event_count, session in held:
+            if self._is_live:
+                self._pass_on(message, event_count, session)
+        return self._is_live
+
     def _leave(self) -> None:
         """Be notified no longer."""
-        self._held, self._is_live = None, False
+        self._is_live = False
+        self._drop_held()
         self._service.fanout.remove(self, self._filter)
 
-    async def _send_page(self, server_id: int) -> bool:
-        """Send what follows of a server; whether there is more."""
-        wanted = self._filter
-        with Reading() as reading:
-            events, more_follows = await self._read(server_id, limits.REPLAY_PAGE_EVENTS, reading)
+    def _drop_held(self) -> None:
+        self._client.stream.hold(-self._held_bytes)
+        self._held, self._held_bytes = None, 0
+
+    async def _send_page(self, server_id: int, *, waits: bool = True) -> bool:
+        """Send what follows of a server; whether there is more.
+
+        Args:
+            server_id: of the server.
+            waits: see :meth:`_reading`.
+        """
+        async with self._reading(waits=waits) as reading:
+            wanted = self._filter
+            persisted = self._service.core.last_persisted(server_id)  # it will be found
+            n_most = limits.REPLAY_PAGE_EVENTS
+            events, more_follows = await self._query(server_id, n_most, reading)
             last = events[-1].id if events else None
             n_events = len(events)
             steps = self._wire.encode_replayed(events)
             del events  # they may be large
             parts = await slices.run(steps) if n_events else []
-        self.spend(reading)
         if wanted is not self._filter:  # read it again, with other rights
             return True
         if last is not None:
             self._wire.send_replayed(parts)
-            self._seen[server_id] = last
+            self._seen[server_id] = self._read[server_id] = last
             self._service.stats.events_notified += n_events
             self._client.account.n_notified += n_events
+        if not more_follows:
+            end = EventId(server_id, persisted, INT64_MAX)
+            self._read[server_id] = max(end, self._read.get(server_id, end))
         return more_follows
 
     async def _redeliver(self) -> None:
@@ -376,7 +436,7 @@ class Replay:
         while due:
             wanted = self._filter
             params = QueryTimeseriesParams(order=Order.ASCENDING, ids=[*due])
-            with Reading() as reading:
+            async with self._reading() as reading:
                 result = await self.answer(params, reading)
                 steps = self._wire.encode_replayed(result.events, is_redelivered=True)
                 parts = await slices.run(steps)
@@ -391,20 +451,40 @@ class Replay:
             del result, parts  # they may be large
             await self._client.stream.drain()
 
-    async def _query(self, server_id: int, max_results: int) -> Sequence[Event]:
-        with Reading() as reading:
-            events, _ = await self._read(server_id, max_results, reading)
-            return events
+    def _go_on_behind(self, seen: Mapping[int, EventId]) -> None:
+        self._seen, self._read = dict(seen), dict(seen)
 
-    async def _read(
+    @contextlib.asynccontextmanager
+    async def _reading(self, *, waits: bool = True) -> AsyncIterator[Reading]:
+        """Read for the client, which pays for it.
+
+        Args:
+            waits: whether to begin when it has paid for what was read before. It does not wait
+                before it is accepted, for which there is a time limit, nor while it has a place.
+        """
+        if waits:
+            await self._until_paid()
+        reading = Reading()
+        try:
+            with reading:
+                yield reading
+        finally:
+            self.spend(reading)
+
+    async def _until_paid(self) -> None:
+        if (throttle := self._client.account.throttle) is not None:
+            await throttle.until_paid()
+
+    async def _query(
         self, server_id: int, max_results: int, holding: Reading
     ) -> tuple[Sequence[Event], bool]:
-        params = QueryServerParams(server_id, True, max_results, self._seen.get(server_id))
+        params = QueryServerParams(server_id, True, max_results, self._read.get(server_id))
         result = await self.answer(params, holding)
         return result.events, result.more_follows
 
     @property
     def _name(self) -> str:
+        """Of the client; with one token for all, it is made up."""
         return self._client.stream.client or ""
 
     def _servers(self) -> list[int]:

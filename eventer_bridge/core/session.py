@@ -286,6 +286,14 @@ class Tracked(NamedTuple):
             session.is_stepwise,
         )
 
+    @property
+    def last_id(self) -> EventId:
+        """Of the last event of all, when they have their events."""
+        if isinstance(self.sessions, PackedSessions):
+            packed = self.sessions.packed[-1]
+            return EventId(packed.server, packed.session, len(packed))
+        return self.sessions[-1].last_id
+
 
 class Repeated:
     """The outcome of a request that was registered before, with the same request key.

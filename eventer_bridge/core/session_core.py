@@ -30,6 +30,7 @@ import functools
 import logging
 from collections.abc import Iterable, Sequence
 from itertools import repeat
+from typing import NamedTuple
 
 from eventer_bridge import limits
 from eventer_bridge.backends.base import Backend, ReadTypeCb
@@ -76,6 +77,13 @@ from eventer_bridge.slices import Steps, WorkQueue
 mlog = logging.getLogger(__name__)
 
 
+class _Uncommitted(NamedTuple):
+    """What waits for one commit, and the last session of each server there."""
+
+    tracked: list[Tracked]
+    last_sessions: dict[int, int]
+
+
 class SessionCore(EventCore):
     """See the module; :class:`~eventer_bridge.core.engine.Engine` adds its life cycle.
 
@@ -114,7 +122,8 @@ class SessionCore(EventCore):
         self._n_own = 0  # sessions under way that were registered here, not replicated
         self._own_ended = asyncio.Event()  # set while there are none of them
         self._own_ended.set()
-        self._uncommitted: dict[asyncio.Future[None], list[Tracked]] = {}
+        self._uncommitted: dict[asyncio.Future[None], _Uncommitted] = {}
+        self._persisted = {i: backend.last_session(i).session for i in backend.servers()}
         self._unnotified: set[Session] = set()  # of those whose outcome is not known
         self._handing_over = WorkQueue()
         self._keyed = KeyedRequests(backend, self._register_of_one)
@@ -155,6 +164,14 @@ class SessionCore(EventCore):
             is_last_of_module = self._is_before_stop and source.type is SourceType.MODULE
             self._check_ready(self._phase is Status.OPERATIONAL or is_last_of_module)
         return self._register(source, register_events, quota, key)
+
+    def servers(self) -> list[int]:
+        """See :class:`EventCore`."""
+        return sorted(self._persisted)
+
+    def last_persisted(self, server_id: int) -> int:
+        """See :class:`EventCore`."""
+        return self._persisted.get(server_id, 0)
 
     @property
     def extensions(self) -> tuple[str, ...]:
@@ -466,13 +483,15 @@ class SessionCore(EventCore):
 
     def _track(self, together: Tracked, commit: asyncio.Future[None]) -> None:
         """Wait for the commit of sessions, and notify observers meanwhile."""
-        tracked = self._uncommitted.get(commit)
-        if tracked is None:
-            tracked = self._uncommitted[commit] = []
+        uncommitted = self._uncommitted.get(commit)
+        if uncommitted is None:
+            uncommitted = self._uncommitted[commit] = _Uncommitted([], {})
             # callbacks are called in the order in which they are added, and this is the first:
             # observers hear of persisted events before these are acknowledged
             commit.add_done_callback(self._on_committed)
-        tracked.append(together)
+        uncommitted.tracked.append(together)
+        last = together.last_id
+        uncommitted.last_sessions[last.server] = last.session
         if together.is_stepwise or self._notifying.is_busy:
             for session in together.sessions:
                 self._notifying.add(functools.partial(self._notify_registered_in_turn, session))
@@ -480,8 +499,10 @@ class SessionCore(EventCore):
             self._notify_sessions(together.sessions, persisted=False)
 
     def _on_committed(self, commit: asyncio.Future[None]) -> None:
-        tracked = self._uncommitted.pop(commit)
+        tracked, last_sessions = self._uncommitted.pop(commit)
         error = commit.exception()
+        if error is None:
+            self._persisted.update(last_sessions)
         if isinstance(error, OutcomeUnknownError) and error.decided is not None:
             sessions = [session for together in tracked for session in together.sessions]
             error.decided.add_done_callback(functools.partial(self._on_decided, sessions, error))
@@ -504,6 +525,7 @@ class SessionCore(EventCore):
         if not error.is_stored():
             return
         for session in sessions:
+            self._persisted[session.server_id] = session.last_id.session
             for persisted in (False, True) if session in untold else (True,):
                 self._notifying.add(
                     functools.partial(self._notify_in_turn, session, persisted=persisted)

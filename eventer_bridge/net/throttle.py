@@ -124,9 +124,14 @@ class Throttle:
             self._end()
             stream.resume_reading(Pause.QUOTA)
 
+    @property
+    def is_paid(self) -> bool:
+        """Whether a query may begin."""
+        return not self._wait_s(QUERIES)
+
     async def until_paid(self) -> None:
         """Wait until a query may begin."""
-        if not self._wait_s(QUERIES):
+        if self.is_paid:
             return
         self._n_waiting += 1
         self._begin(QUERIES)

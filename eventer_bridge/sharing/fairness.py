@@ -9,8 +9,9 @@ Belongs to one thread, usually that of the event loop.
 
 import asyncio
 import contextlib
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from functools import partial
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -37,16 +38,17 @@ class FairLine(Generic[T]):
         """Wait."""
         self.clients.setdefault(client, deque()).append(item)
 
-    def pop(self, client: str | None = None) -> T:
+    def pop(self, client: str | None = None, *, is_newest: bool = False) -> T:
         """Take the first of a client, whose next turn comes after that of all others.
 
         Args:
             client: one who waits; None: the one whose turn it is.
+            is_newest: take its last in place of the first.
         """
         if client is None:
             client = next(iter(self.clients))
         waiting = self.clients.pop(client)
-        item = waiting.popleft()
+        item = waiting.pop() if is_newest else waiting.popleft()
         if waiting:
             self.clients[client] = waiting
         return item
@@ -64,10 +66,13 @@ class FairGate:
 
     Args:
         n_places: how many may run at a time.
+        n_of_client: how many of one client; None: all of them.
     """
 
-    def __init__(self, n_places: int) -> None:
+    def __init__(self, n_places: int, n_of_client: int | None = None) -> None:
         self._n_free = n_places
+        self._n_of_client = n_places if n_of_client is None else n_of_client
+        self._taken: Counter[str] = Counter()  # places, by client
         self._waiting: FairLine[asyncio.Future[None]] = FairLine()
 
     async def run(self, client: str, work: Callable[[], Awaitable[T]]) -> T:
@@ -78,13 +83,13 @@ class FairGate:
         """
         await self.enter(client)
         task = asyncio.ensure_future(work())
-        task.add_done_callback(self._on_done)
+        task.add_done_callback(partial(self._on_done, client))
         return await asyncio.shield(task)
 
     async def enter(self, client: str) -> None:
         """Wait for a place, which is to be given back by :meth:`leave`."""
-        if self._n_free:
-            self._n_free -= 1
+        if self._may_enter(client):
+            self._take(client)
             return
         place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(client, place)
@@ -95,7 +100,7 @@ class FairGate:
                 with contextlib.suppress(KeyError, ValueError):  # passed over already
                     self._waiting.remove(client, place)
             else:
-                self.leave()
+                self.leave(client)
             raise
 
     @contextlib.asynccontextmanager
@@ -105,18 +110,29 @@ class FairGate:
         try:
             yield
         finally:
-            self.leave()
+            self.leave(client)
 
-    def leave(self) -> None:
-        """Give back a place, to the one whose turn it is."""
-        while self._waiting.clients:
-            place = self._waiting.pop()
-            if not place.done():
-                place.set_result(None)
-                return
+    def leave(self, client: str) -> None:
+        """Give back a place of a client, to the one whose turn it is."""
         self._n_free += 1
+        self._taken[client] -= 1
+        if not self._taken[client]:
+            del self._taken[client]
+        waiting = self._waiting
+        while (following := next(filter(self._may_enter, waiting.clients), None)) is not None:
+            place = waiting.pop(following)
+            if not place.done():
+                self._take(following)
+                place.set_result(None)
 
-    def _on_done(self, task: asyncio.Future[T]) -> None:
+    def _may_enter(self, client: str) -> bool:
+        return self._n_free > 0 and self._taken[client] < self._n_of_client
+
+    def _take(self, client: str) -> None:
+        self._n_free -= 1
+        self._taken[client] += 1
+
+    def _on_done(self, client: str, task: asyncio.Future[T]) -> None:
         if not task.cancelled():
             task.exception()  # mark it as retrieved: maybe nobody waits
-        self.leave()
+        self.leave(client)

@@ -276,6 +276,7 @@ class Gateway(aio.Resource):
         for key, listener in servers.items():
             if listener is not None:
                 await listener.reload(made.authenticators[key], made.contexts.get(key))
+        self._checks.forget()
         if schemas is not made.schemas:
             await schemas.async_close()  # checks under way are repeated with the new ones
         await self._retain(before)

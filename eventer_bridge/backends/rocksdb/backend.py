@@ -193,11 +193,15 @@ class RocksDbBackend(GroupCommit):
         return await self._queries.count_server(query, client)
 
     async def find_gaps(
-        self, seen: Mapping[int, EventId], rights: Subscription, client: str
+        self,
+        seen: Mapping[int, EventId],
+        rights: Subscription,
+        client: str,
+        holding: contextlib.ExitStack | None = None,
     ) -> set[int]:
         """See :class:`Backend`."""
         self._check_open()
-        return await self._queries.find_gaps(seen, rights, client)
+        return await self._queries.find_gaps(seen, rights, client, holding)
 
     def may_be_deleted(self, event_id: EventId) -> bool:
         """See :class:`Backend`. A short read on the loop's thread."""

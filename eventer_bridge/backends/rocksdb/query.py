@@ -168,10 +168,14 @@ class QueryRunner:
         return len(found), first
 
     async def find_gaps(
-        self, seen: Mapping[int, EventId], rights: Subscription, client: str
+        self,
+        seen: Mapping[int, EventId],
+        rights: Subscription,
+        client: str,
+        holding: ExitStack | None,
     ) -> set[int]:
         """See ``Backend.find_gaps``."""
-        return await self._readers.run(client, partial(self._ext_find_gaps, seen, rights))
+        return await self._readers.run(client, partial(self._ext_find_gaps, seen, rights), holding)
 
     def _ext_find_gaps(
         self, seen: Mapping[int, EventId], rights: Subscription, pause: PauseCb, _: LargeCb

@@ -561,17 +561,18 @@ class Store(Database):
         return HighWaterMark(session, keys.decode_timestamp(position, keys.INT_BYTES))
 
     def servers(self) -> list[int]:
-        """Servers of which there are events; a short read for each of them."""
-        found: list[int] = []
+        """Servers of which there are events, or were; a short read for each of them."""
+        found: set[int] = set()
         with self.errors():
-            rows = self._families["server"].iter()
-            rows.seek_to_first()
-            while rows.valid():
-                server = rows.key()[: keys.INT_BYTES]
-                found.append(keys.decode_int(server))
-                rows.seek(server + keys.KEY_MAX)
-            rows.status()
-        return found
+            for family, prefix in ("server", b""), ("default", keys.DELETED_KEY):
+                rows = self.iterator(family)
+                rows.seek(prefix)
+                while rows.valid() and (key := rows.key()).startswith(prefix):
+                    server = key[: len(prefix) + keys.INT_BYTES]
+                    found.add(keys.decode_int(server[len(prefix) :]))
+                    rows.seek(server + keys.KEY_MAX)
+                rows.status()
+        return sorted(found)
 
     def history_id(self) -> str | None:
         """Name of the history (``history``); None: the store is of before, or was just made."""

@@ -25,7 +25,7 @@ async def checks() -> AsyncIterator[ScryptChecks]:
 
 
 class Gate:
-    """Holds the thread until it is opened, and notes what it is asked for."""
+    """Holds the thread until it is opened, and notes what it is asked for; all have OTHER."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.tokens: list[str] = []
@@ -39,9 +39,9 @@ class Gate:
 
 
 async def test_what_is_found(checks: ScryptChecks) -> None:
-    assert await checks.find("a", "good", [GOOD]) == 0
-    assert await checks.find("a", "good", [OTHER, GOOD]) == 1
-    assert await checks.find("a", "bad", [OTHER, GOOD]) is None
+    assert await checks.find("a", "app", "good", [GOOD]) == 0
+    assert await checks.find("a", "app", "good", [OTHER, GOOD]) == 1
+    assert await checks.find("a", "app", "bad", [OTHER, GOOD]) is None
     assert len(checks) == 0
 
 
@@ -61,31 +61,114 @@ async def test_the_loop_goes_on_meanwhile(
 
     monkeypatch.setattr(tokens, "ext_scrypt", ext_counted)
     while most_turns < 3:  # this process may have to wait for a processor meanwhile
-        check = asyncio.create_task(checks.find("a", "bad", [GOOD] * 3))
+        check = asyncio.create_task(checks.find("a", "app", "bad", [GOOD] * 3))
         while not check.done():
             await asyncio.sleep(0.001)
             n_turns += 1
 
 
+async def begun(gate: Gate, n: int = 1) -> None:
+    while len(gate.tokens) < n:
+        await asyncio.sleep(0.001)
+
+
+def start(checks: ScryptChecks, address: str, name: str, token: str) -> asyncio.Task[int | None]:
+    return asyncio.create_task(checks.find(address, name, token, [GOOD]))
+
+
 async def test_addresses_take_turns(checks: ScryptChecks, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = Gate(monkeypatch)
-    guesses = [asyncio.create_task(checks.find("a", f"a{i}", [GOOD])) for i in range(4)]
-    await asyncio.sleep(0)
-    honest = asyncio.create_task(checks.find("b", "b", [GOOD]))
+    guesses = [start(checks, "a", "app", "a0")]
+    await begun(gate)
+    guesses += [start(checks, "a", "app", f"a{i}") for i in range(1, 4)]
+    guesses += [start(checks, "b", "app", f"b{i}") for i in range(4)]
     await asyncio.sleep(0)
     gate.open.set()
-    await asyncio.gather(*guesses, honest)
-    assert gate.tokens == ["a0", "a1", "b", "a2", "a3"] or gate.tokens[:2] == ["a0", "b"]
+    await asyncio.gather(*guesses)
+    assert [token[0] for token in gate.tokens] == [*"abababab"]
+
+
+async def test_what_was_computed_is_remembered(
+    checks: ScryptChecks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate(monkeypatch)
+    gate.open.set()
+    for _ in range(3):
+        assert await checks.find("a", "app", "wrong", [GOOD]) is None
+        assert await checks.find("b", "app", "right", [OTHER]) == 0
+    assert gate.tokens == ["wrong", "right"]
+    # the time that it takes says nothing of other names, nor of other hashes
+    await checks.find("a", "other", "wrong", [GOOD])
+    await checks.find("a", "app", "wrong", [OTHER])
+    assert len(gate.tokens) == 4
+    checks.forget()
+    await checks.find("b", "app", "right", [OTHER])
+    assert len(gate.tokens) == 5
+
+
+async def test_what_is_remembered_is_bounded(
+    checks: ScryptChecks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate(monkeypatch)
+    gate.open.set()
+    monkeypatch.setattr(limits, "MAX_KNOWN_CHECKS", 3)
+    await checks.find("b", "app", "right", [OTHER])
+    for i in range(5):
+        await checks.find("a", "app", f"{i}", [GOOD])
+    await checks.find("b", "app", "right", [OTHER])  # wrong ones do not drive it out
+    await checks.find("a", "app", "4", [GOOD])
+    assert len(gate.tokens) == 6
+    await checks.find("a", "app", "0", [GOOD])
+    assert len(gate.tokens) == 7
+
+
+async def test_neighbours_with_an_old_token_keep_nobody_out(
+    checks: ScryptChecks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate(monkeypatch)
+    old = [start(checks, "a", f"old {i}", "old") for i in range(30)]
+    await begun(gate)
+    right = start(checks, "a", "app", "right")
+    await asyncio.sleep(0)
+    gate.open.set()
+    await right
+    assert gate.tokens.index("right") < 3
+    for task in old:
+        task.cancel()
+
+
+async def test_guessing_addresses_keep_nobody_out(
+    checks: ScryptChecks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate(monkeypatch)
+    gate.open.set()
+    is_over = False
+
+    async def guess(address: str) -> None:
+        number = 0
+        while not is_over:
+            number += 1
+            await checks.find(address, "app", f"{number} of {address}", [GOOD])
+
+    guessers = [asyncio.create_task(guess(f"10.0.0.{i}")) for i in range(100)]
+    for number in range(6):
+        await begun(gate, len(gate.tokens) + 25)
+        n_before = len(gate.tokens)
+        await start(checks, f"10.0.1.{number}", "app", f"right {number}")
+        assert gate.tokens.index(f"right {number}") - n_before < 4
+    is_over = True
+    for task in guessers:
+        task.cancel()
 
 
 async def test_a_check_is_forgotten_when_its_client_leaves(
     checks: ScryptChecks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = Gate(monkeypatch)
-    running = asyncio.create_task(checks.find("a", "first", [GOOD]))
+    running = asyncio.create_task(checks.find("a", "app", "first", [GOOD]))
     while not gate.tokens:
         await asyncio.sleep(0.001)
-    waiting = [asyncio.create_task(checks.find("a", "later", [GOOD])) for _ in range(10)]
+    waiting = [asyncio.create_task(checks.find("a", "app", "later", [GOOD])) for _ in range(10)]
     await asyncio.sleep(0)
     assert len(checks) == 10
     for task in waiting:
@@ -101,12 +184,12 @@ async def test_a_check_that_does_not_begin_in_time(
     checks: ScryptChecks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = Gate(monkeypatch)
-    first = asyncio.create_task(checks.find("a", "first", [GOOD]))
+    first = asyncio.create_task(checks.find("a", "app", "first", [GOOD]))
     while not gate.tokens:
         await asyncio.sleep(0.001)
     monkeypatch.setattr(limits, "SCRYPT_TIMEOUT_S", 0.05)
     with pytest.raises(TimeoutError):
-        await checks.find("a", "second", [GOOD])
+        await checks.find("a", "app", "second", [GOOD])
     assert len(checks) == 0
     assert gate.tokens == ["first"]
     gate.open.set()
@@ -116,19 +199,20 @@ async def test_a_check_that_does_not_begin_in_time(
 async def test_guessers_get_half_of_the_thread(
     checks: ScryptChecks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rests: list[float] = []
-    sleep = asyncio.sleep
+    moments: dict[str, tuple[float, float]] = {}
 
-    async def noted(delay_s: float) -> None:
-        rests.append(delay_s)
-        await sleep(0)
+    def ext_scrypt(token: str, salt: bytes) -> bytes:
+        began_s = time.monotonic()
+        time.sleep(0.1)
+        moments[token] = began_s, time.monotonic()
+        return bytes(32)
 
-    monkeypatch.setattr(asyncio, "sleep", noted)
-    began_s = time.perf_counter()
-    await checks.find("a", "bad", [GOOD])
-    while not rests:
-        await sleep(0)
-    assert 0 < rests[0] <= time.perf_counter() - began_s
-    await checks.find("a", "good", [GOOD])
-    await sleep(0)
-    assert len(rests) == 1
+    monkeypatch.setattr(tokens, "ext_scrypt", ext_scrypt)
+    await checks.find("a", "app", "first", [GOOD])
+    again = start(checks, "a", "app", "again")
+    await asyncio.sleep(0)
+    await start(checks, "b", "app", "another's")
+    await again
+    assert [*moments] == ["first", "another's", "again"]
+    began_s, ended_s = moments["another's"]
+    assert moments["again"][0] - ended_s >= ended_s - began_s  # it rested

@@ -120,7 +120,7 @@ async def test_large_registrations_that_wait_for_their_turn() -> None:
             assert answer["success"]
             order.append(answer["register_id"])
 
-        lane.leave()  # one place, for one after the other
+        lane.leave("somebody")  # one place, for one after the other
         async with asyncio.timeout(TIMEOUT_S):
             await asyncio.gather(*map(answered, (*peers[:2], other)))
         assert order == [0, 9, 1], "clients take turns"
@@ -147,7 +147,7 @@ async def test_who_waits_with_too_much_is_closed(monkeypatch: pytest.MonkeyPatch
         for peer in peers:
             reset(peer)
         await until(lambda: held() < 3 * LARGE_BYTES)
-        lane.leave()
+        lane.leave("somebody")
         assert (await honest.receive())["success"], "it had most in one message, but not in all"
 
 
