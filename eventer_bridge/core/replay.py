@@ -332,6 +332,7 @@ class Replay:
 
     async def _join(self) -> bool:
         """Go over to what is new; false if more came meanwhile than may be held."""
+        await self._client.stream.drain()
         if not self._behind():
             self._hold()
             return self._go_live()

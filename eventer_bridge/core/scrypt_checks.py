@@ -5,10 +5,11 @@ or wrong, so that a client that comes again with the same token costs nothing. W
 a digest with a key of this process, not the token; :meth:`ScryptChecks.forget` forgets it.
 
 What is to be computed waits in three lines: that of addresses without failures; that of names
-without failures at addresses with some, as where many clients have one address; and the rest. The
-lines take turns, every other turn is the first one's. In each line addresses take turns, and the
-newest check comes first: where more come than can be computed in time, older ones would time out
-anyway. So neither many guessing addresses nor neighbours with an old token keep a right one out.
+without failures at addresses with some, as where many clients have one address; and the rest. A
+name whose check timed out comes into a later line the next time. The lines take turns, every other
+turn is the first one's. In each line addresses take turns, and the newest check comes first: where
+more come than can be computed in time, older ones would time out anyway. So neither many guessing
+addresses nor neighbours with an old token keep a right one out.
 
 After a check that failed, the other two lines rest for as long as it took: who guesses again gets
 half of one processor, all guessers together.
@@ -59,7 +60,8 @@ class ScryptChecks:
         self._key = secrets.token_bytes(hashlib.blake2b.MAX_KEY_SIZE)
         self._right: OrderedDict[bytes, int | None] = OrderedDict()
         self._wrong: OrderedDict[bytes, int | None] = OrderedDict()
-        self._failed: OrderedDict[bytes, int | None] = OrderedDict()  # addresses, and names there
+        # addresses where a check failed, and names there, or of which one timed out
+        self._failed: OrderedDict[bytes, int | None] = OrderedDict()
         self._lines: list[FairLine[_Check]] = [FairLine(), FairLine(), FairLine()]
         self._turns = cycle(_TURNS)
         self._rests_until_s = 0.0  # all lines but the first
@@ -104,6 +106,9 @@ class ScryptChecks:
         try:
             async with asyncio.timeout(limits.SCRYPT_TIMEOUT_S):
                 return await check.answer
+        except TimeoutError:
+            _remember(self._failed, self._marks(check)[1], None)
+            raise
         finally:
             self._leave(check)
 

@@ -212,6 +212,7 @@ class RetentionContract:
             await writer.session(draft("a"), draft("b"), server=1, time=50)
             assert {i.id.server for i in await settled(backend, clock)} == {1}
             assert not (await backend.query(QueryServerParams(2))).events
+            assert backend.servers() == [1, 2]  # there were events of it
             mark = backend.high_water_mark(2)
             assert mark == (7, Timestamp(7, 0))
             await backend.reserve(2, 3)

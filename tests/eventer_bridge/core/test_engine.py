@@ -338,3 +338,36 @@ async def test_it_stops_while_sessions_are_replicated(core: Engine) -> None:
         while replication.n_sessions == n_sessions:  # which goes on
             await asyncio.sleep(0)
     core.remove_observer(replication)
+
+
+async def test_what_observers_are_notified_of_is_known_as_persisted(tmp_path: Path) -> None:
+    backend = await rocksdb.create(tmp_path / "store")
+    found: list[tuple[EventId, int]] = []
+
+    class Looking(Recorder):
+        def on_session(self, session: Session, persisted: bool) -> None:
+            last = session.last_id
+            found.append((last, core.last_persisted(last.server)))
+
+    core = await engine.create(backend, 1)
+    core.add_observer(Looking(), registered=False)
+    small = [core.register(SOURCE, [register_event("a")]) for _ in range(3)]
+    many = [register_event("a")] * (limits.LARGE_SESSION_EVENTS + 1)
+    assert core.last_persisted(1) == 1  # STARTED
+    large = core.register(SOURCE, many)
+    later = core.register(SOURCE, [register_event("a")])
+    other = core.replicate([Event(EventId(2, 9, 1), ("a",), Timestamp.now(), None, None)])
+    while len(found) < 6:
+        await asyncio.sleep(0.001)
+    assert all(persisted >= last.session for last, persisted in found)
+    assert core.last_persisted(1) == later.last_id.session == large.last_id.session + 1
+    assert (core.last_persisted(2), core.last_persisted(3)) == (9, 0)
+    assert core.servers() == [1, 2]
+    assert all(i.committed.done() for i in small)
+    await other
+    await core.async_close()
+    again = await engine.create(backend, 1)
+    assert again.servers() == [1, 2]
+    assert again.last_persisted(2) == 9
+    await again.async_close()
+    await backend.async_close()

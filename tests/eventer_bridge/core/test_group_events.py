@@ -313,7 +313,7 @@ async def test_readers_of_everything_do_not_have_it_told_for_ever() -> None:
         assert n_told <= 3
         session = active.register(SOURCE, [of("a")])
         await session.committed
-        cursors_of(active).acknowledge(cursor, [at(active.last_persisted(1))])
+        cursors_of(active).acknowledge(cursor, [session.last_id])
         await active._tell_of_cursors()
         assert len(active._told_sessions) == n_told + 1
 

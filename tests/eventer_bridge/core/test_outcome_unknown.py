@@ -109,6 +109,7 @@ async def test_observers_are_told_when_it_is_decided(
             with pytest.raises(StorageError):  # to go on from there
                 core.replicated(2)
             assert not core.pending_events
+            assert core.last_persisted(2) == 0
         registered = [(1, session.events[0].id.session, False), (2, 7, False)]
         assert hearing.told == registered
         await recovered(backend)
@@ -122,6 +123,8 @@ async def test_observers_are_told_when_it_is_decided(
         assert hearing.statuses == [Status.STANDBY, Status.OPERATIONAL]
         assert (session.events[0].id.session in await stored(backend)) is is_stored
         assert (core.replicated(2).session == 7) is is_stored
+        assert core.last_persisted(2) == (7 if is_stored else 0)
+        assert core.last_persisted(1) == later.events[0].id.session
 
 
 async def test_who_was_not_told_yet_is_told_of_nothing_before(backend: RocksDbBackend) -> None:

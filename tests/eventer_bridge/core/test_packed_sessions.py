@@ -116,6 +116,7 @@ async def test_who_hears_of_them_has_them_made(
     core.add_observer(recorder, registered=False in heard, persisted=True in heard)
     found = register(1, 2)
     await found.committed
+    assert core.last_persisted(1) == found[-1].last_id.session
     ids = [i.events[0].id.session for i in found]
     assert recorder.sessions == [(i, persisted) for persisted in heard for i in ids]
 

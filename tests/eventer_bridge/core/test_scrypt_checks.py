@@ -97,6 +97,13 @@ async def test_what_was_computed_is_remembered(
         assert await checks.find("a", "app", "wrong", [GOOD]) is None
         assert await checks.find("b", "app", "right", [OTHER]) == 0
     assert gate.tokens == ["wrong", "right"]
+    gate.open.clear()
+    other = start(checks, "c", "app", "other")
+    await begun(gate, 3)
+    assert await checks.find("b", "app", "right", [OTHER]) == 0  # waits for nobody
+    gate.open.set()
+    await other
+    gate.tokens.remove("other")
     # the time that it takes says nothing of other names, nor of other hashes
     await checks.find("a", "other", "wrong", [GOOD])
     await checks.find("a", "app", "wrong", [OTHER])
@@ -194,6 +201,23 @@ async def test_a_check_that_does_not_begin_in_time(
     assert gate.tokens == ["first"]
     gate.open.set()
     assert await first is None
+
+
+async def test_who_timed_out_waits_behind_those_who_did_not(
+    checks: ScryptChecks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate(monkeypatch)
+    first = start(checks, "a", "app", "first")
+    await begun(gate)
+    with monkeypatch.context() as patch:
+        patch.setattr(limits, "SCRYPT_TIMEOUT_S", 0.05)
+        with pytest.raises(TimeoutError):
+            await checks.find("b", "late", "late", [GOOD])
+    others = [start(checks, "c", "app", "new"), start(checks, "b", "late", "late")]
+    await asyncio.sleep(0)
+    gate.open.set()
+    await asyncio.gather(first, *others)
+    assert gate.tokens == ["first", "new", "late"]
 
 
 async def test_guessers_get_half_of_the_thread(

