@@ -7,7 +7,8 @@
 * ``/metrics``: Prometheus text format.
 
 It shows the state of the gateway, never its events; listen on loopback or an inner network. A
-connection is for one request, without a body, and has a few seconds for it and its answer.
+connection is for one request, without a body, and has a few seconds for it and its answer. A peer
+may end its half of the connection after its request (``nc -N``).
 """
 
 import asyncio
@@ -148,6 +149,7 @@ class _Connection(web.RequestHandler):
             max_headers=limits.MAX_HTTP_HEADERS,
         )
         self._slot = slot
+        self._has_request = False
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -168,6 +170,16 @@ class _Connection(web.RequestHandler):
     def hold(self, n_bytes: int) -> None:
         """Count an answer of so many bytes, until the connection is gone."""
         self._slot.share.set(n_bytes)
+
+    def data_received(self, data: bytes) -> None:
+        """Called by asyncio with bytes of the peer."""
+        super().data_received(data)
+        self._has_request |= bool(self._messages)
+
+    def eof_received(self) -> bool:  # type: ignore[override]  # asyncio asks for it
+        """Called by asyncio when the peer has ended its half: true keeps ours for the answer."""
+        super().eof_received()
+        return self._has_request
 
     def log_exception(self, *args: Any, **kw: Any) -> None:
         """Log errors of peers for debugging only: the answer says what is wrong."""

@@ -112,6 +112,40 @@ async def test_what_is_too_much_is_refused_at_once(
         assert not caplog.records
 
 
+@pytest.mark.parametrize("path", [b"/healthz", b"/readyz", b"/metrics"])
+@pytest.mark.parametrize("n_pieces", [1, 2, 9])
+async def test_who_has_ended_its_half_is_answered(path: bytes, n_pieces: int) -> None:
+    """As ``printf … | nc -N`` does."""
+    request = b"GET " + path + b" HTTP/1.1\r\nHost: a\r\n\r\n"
+    n_bytes = -(-len(request) // n_pieces)
+    async with serving() as gateway:
+        assert gateway.http is not None
+        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.http.port)
+        with contextlib.closing(writer):
+            for begin in range(0, len(request), n_bytes):
+                await asyncio.sleep(0.01)  # pieces that the kernel joined are answered as well
+                writer.write(request[begin : begin + n_bytes])
+            writer.write_eof()  # there before the last piece is read
+            async with asyncio.timeout(TIMEOUT_S):
+                answer = await reader.read(-1)
+        assert answer.startswith(b"HTTP/1.1 200 OK")
+        assert answer.rstrip().rpartition(b"\n")[2]
+        await until_connections(gateway, 0)
+
+
+@pytest.mark.parametrize("half", [b"", b"GET /healthz HTTP/1.1\r\nHost:"])
+async def test_who_has_ended_half_a_request_is_closed_at_once(half: bytes) -> None:
+    async with serving() as gateway:
+        assert gateway.http is not None
+        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.http.port)
+        with contextlib.closing(writer):
+            writer.write(half)
+            writer.write_eof()
+            async with asyncio.timeout(limits.HTTP_TIMEOUT_S / 2):
+                assert await reader.read(-1) == b""
+        await until_connections(gateway, 0)
+
+
 async def test_connections_are_counted_and_bounded(
     monkeypatch: pytest.MonkeyPatch, set_new_connections: Callable[[int], None]
 ) -> None:
