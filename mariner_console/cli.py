@@ -40,14 +40,15 @@ def console(path: Path) -> None:
     except ModuleNotFoundError as e:
         text = f"no module {e.name}: pip install 'mariner-gateway[console]'"
         raise CommandError(text, EXIT_FAILED) from e
-    logs.configure({**logs.DEFAULT, "loggers": {"mariner_console": {"level": "INFO"}}})
+    # uvicorn warns of what strangers send, without their address: the door does so with it
+    loggers = {"mariner_console": {"level": "INFO"}, "uvicorn.error": {"level": "ERROR"}}
+    logs.configure({**logs.DEFAULT, "loggers": loggers})
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(server.serve(conf, lambda url: report(f"console: listening: {url}")))
     except ConfigurationError as e:
         raise CommandError(str(e), EXIT_USAGE) from e
     except OSError as e:
-        at = conf.listen
-        raise CommandError(f"{at.host}:{at.port}: {e.strerror or e}", EXIT_FAILED) from e
+        raise CommandError(e.strerror or str(e), EXIT_FAILED) from e
     finally:
         logs.close()

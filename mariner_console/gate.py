@@ -3,21 +3,27 @@
 It is the outermost ASGI application: also scripts, styles and the web socket are behind it. Forms
 and web sockets of other sites are refused (the cookie is ``SameSite=Strict``, ``Origin`` is
 compared).
+
+A stranger's bytes are compared, never interpreted by costly code: what is behind is not shown the
+cookies, which Python parses in a time that grows with the square of their length. A stranger's
+connection is for one request.
 """
 
+import asyncio
 import html
 import importlib.resources
 import logging
-from collections.abc import Mapping
-from http.cookies import CookieError, SimpleCookie
-from typing import Final
-from urllib.parse import parse_qs, urlsplit
+from collections.abc import Coroutine, Mapping
+from typing import Any, Final
+from urllib.parse import parse_qs
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from eventer_bridge.net import Slot
 from mariner_console import limits
+from mariner_console.door import SLOT
 from mariner_console.login import Logins, UserSession
 
 mlog = logging.getLogger(__name__)
@@ -53,15 +59,13 @@ class Gate:
     Args:
         app: what is behind it.
         logins: who may pass.
-        port: of the page, part of the cookie's name: cookies do not tell ports apart.
         is_tls: whether the page has TLS.
     """
 
-    def __init__(self, app: ASGIApp, logins: Logins, port: int, *, is_tls: bool) -> None:
+    def __init__(self, app: ASGIApp, logins: Logins, *, is_tls: bool) -> None:
         self.app: Final = app
         self._logins = logins
         self._is_tls = is_tls
-        self._cookie = f"{'__Host-' if is_tls else ''}mariner_console_{port}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
@@ -70,19 +74,34 @@ class Gate:
             return
         key = self._key(scope)
         login = self._logins.find(key) if key else None
+        slot = _slot(scope)
+        has_room = login is None or slot.establish()
+        if not has_room:
+            mlog.warning("too many connections", extra={"peer": slot.peer})
+        behind = {**scope, LOGIN: login, "headers": _without_cookies(scope)}
         if scope["type"] == "websocket":
-            if login is None or not _is_same_origin(scope):
+            if login is None or not has_room or not _is_same_origin(scope):
                 await send({"type": "websocket.close", "code": 1008})
             else:
-                await self.app({**scope, LOGIN: login}, receive, send)
+                await self.app(behind, receive, send)
             return
-        answer = await self._answer(Request(scope, receive), login, key)
+        try:
+            answer = (
+                await self._answer(Request(scope, receive), login, key)
+                if has_room
+                else PlainTextResponse("too many connections\n", 503)
+            )
+        except ClientDisconnect:
+            return
         if answer is not None:
+            if login is None or not has_room:
+                answer.headers["connection"] = "close"
             await answer(scope, receive, _with_headers(send, _LOGIN_POLICY))
             return
-        host = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
-        policy = _PAGE_POLICY.format(websocket=f"{'wss' if self._is_tls else 'ws'}://{host}")
-        await self.app({**scope, LOGIN: login}, receive, _with_headers(send, policy))
+        policy = _PAGE_POLICY.format(
+            websocket=f"{'wss' if self._is_tls else 'ws'}://{_header(scope, b'host')}"
+        )
+        await self.app(behind, receive, _with_headers(send, policy))
 
     async def _answer(
         self, request: Request, login: UserSession | None, key: str
@@ -91,19 +110,22 @@ class Gate:
         is_post = request.method == "POST"
         if is_post and not _is_same_origin(request.scope):
             return PlainTextResponse("another site sent this\n", 403)
-        match request.url.path:
+        match request.scope["path"]:
             case "/login":
                 return await self._log_in(request) if is_post else _form(request, "")
             case "/logout" if is_post:
                 self._logins.log_out(key)
                 response = RedirectResponse("/login", 303)
                 response.delete_cookie(
-                    self._cookie, secure=self._is_tls, httponly=True, samesite="strict"
+                    self._cookie(request.scope),
+                    secure=self._is_tls,
+                    httponly=True,
+                    samesite="strict",
                 )
                 return response
         if login is not None:
             return None
-        if request.method == "GET" and request.url.path == "/":
+        if request.method == "GET" and request.scope["path"] == "/":
             return RedirectResponse("/login", 303)
         return PlainTextResponse("not logged in\n", 401)
 
@@ -111,20 +133,23 @@ class Gate:
         fields = await _fields(request)
         if fields is None:
             return _form(request, "That is no login.", 400)
-        address = request.client.host if request.client else ""
+        slot = _slot(request.scope)
         name = fields.get("name", "")
+        extra = {"user": name[:100], "peer": slot.peer}
         try:
-            key = await self._logins.log_in(address, name, fields.get("password", ""))
+            key = await _while_there(
+                request, self._logins.log_in(slot, name, fields.get("password", ""))
+            )
         except TimeoutError:
+            mlog.warning("login refused: too many others", extra=extra)
             return _form(request, "Too many others try to log in. Try again later.", 503)
-        extra = {"user": name[:100], "peer": address}
         if key is None:
             mlog.warning("login failed", extra=extra)
             return _form(request, "Name or password is wrong.", 403)
         mlog.info("logged in", extra=extra)
         response = RedirectResponse("/", 303)
         response.set_cookie(
-            self._cookie,
+            self._cookie(request.scope),
             key,
             max_age=limits.SESSION_S,
             secure=self._is_tls,
@@ -133,13 +158,18 @@ class Gate:
         )
         return response
 
+    def _cookie(self, scope: Scope) -> str:
+        """Name of the cookie. It has the port: cookies do not tell ports apart."""
+        return f"{'__Host-' if self._is_tls else ''}mariner_console_{scope['server'][1]}"
+
     def _key(self, scope: Scope) -> str:
-        text = dict(scope["headers"]).get(b"cookie", b"").decode("latin-1")
-        try:
-            found = SimpleCookie(text).get(self._cookie)
-        except CookieError:
-            return ""
-        return found.value if found else ""
+        """The key that the cookie has; empty: none. Its text is one that needs no quotes."""
+        wanted = self._cookie(scope)
+        for cookie in _header(scope, b"cookie").split(";"):
+            name, _, value = cookie.strip().partition("=")
+            if name == wanted:
+                return value
+        return ""
 
 
 async def _fields(request: Request) -> Mapping[str, str] | None:
@@ -160,10 +190,48 @@ def _form(request: Request, text: str, status: int = 200) -> Response:
     return HTMLResponse(_FORM.replace("{message}", html.escape(text)), status)
 
 
+async def _while_there(request: Request, work: Coroutine[Any, Any, str | None]) -> str | None:
+    """Do work while the browser is there. Its request has been read.
+
+    Raises:
+        ClientDisconnect: it has gone.
+    """
+    leaving = asyncio.ensure_future(request.receive())
+    working = asyncio.create_task(work)
+    try:
+        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientDisconnect
+        return working.result()
+    finally:
+        for task in (leaving, working):
+            task.cancel()
+        await asyncio.wait((leaving, working))
+
+
+def _slot(scope: Scope) -> Slot:
+    slot: Slot = scope["state"][SLOT]
+    return slot
+
+
+def _header(scope: Scope, name: bytes) -> str:
+    """The last header of a name; empty: none."""
+    found: bytes = dict(scope["headers"]).get(name, b"")
+    return found.decode("latin-1")
+
+
+def _without_cookies(scope: Scope) -> list[tuple[bytes, bytes]]:
+    return [i for i in scope["headers"] if i[0] != b"cookie"]
+
+
 def _is_same_origin(scope: Scope) -> bool:
-    headers = dict(scope["headers"])
-    origin = headers.get(b"origin", b"").decode("latin-1")
-    return bool(origin) and urlsplit(origin).netloc == headers.get(b"host", b"").decode("latin-1")
+    """Whether a page of ours sent this; what is in front of the console may add TLS."""
+    host, origin = _header(scope, b"host"), _header(scope, b"origin")
+    if origin in {f"http://{host}", f"https://{host}"}:
+        return True
+    extra = {"peer": _slot(scope).peer, "origin": origin, "host": host}
+    mlog.warning("another site sent this, or its proxy changes the host", extra=extra)
+    return False
 
 
 def _with_headers(send: Send, policy: str) -> Send:

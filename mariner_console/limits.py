@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from eventer_bridge.net import Bounds
+
 SCRAPE_PERIOD_S: Final = 2.0
 """Between two readings of ``/metrics``: what a person calls live, and a few ms for the gateway."""
 
@@ -86,9 +88,24 @@ MAX_SESSIONS: Final = 64
 MAX_LOGIN_BYTES: Final = 8 << 10
 """Of a login form."""
 
-MAX_LOGINS_WAITING: Final = 16
-"""Logins whose password is being checked, which takes 0.2 s of a processor each, or whose answer is
-delayed because others from there were wrong."""
+CONNECTIONS: Final = Bounds(new=1_000, new_per_address=512, known=512, known_per_address=512)
+"""Connections at a time, before a login is found in a request of theirs (as many as a gateway has
+before init; each takes 20 kB, and 50 kB more in a TLS handshake) and since then: a browser has up
+to six, and a web socket for each page. An address may be a proxy, with everybody behind it. Fewer
+if the limit of open files requires it."""
 
-MAX_LOGINS_WAITING_PER_ADDRESS: Final = 4
-"""The same per address, so that one that guesses keeps nobody else out."""
+RESERVED_DESCRIPTORS: Final = 128
+"""Open files other than those: connections to gateways, files that are sent."""
+
+MAX_HEAD_BYTES: Final = 16 << 10
+"""Of a request, without its body. A browser sends below 1 kB, and cookies, which ports of a host
+share. The worst takes 8 ms to parse."""
+
+MAX_WEB_SOCKET_BYTES: Final = 1 << 20
+"""Of a message of a browser that is logged in."""
+
+STOP_TIMEOUT_S: Final = 3
+"""For browsers to hear of the end."""
+
+REQUEST_TIMEOUT_S: Final = 10.0
+"""From ``accept``, or the answer before, to the end of a request."""

@@ -1,22 +1,23 @@
 """Logins: who may see the page. Sessions are kept here; the browser has a random key of one.
 
 Passwords are compared as tokens of clients are (``mariner token``), in turns, so that guessing is
-slow for all guessers together. A wrong name takes as long as a wrong password, and gets the same
-answer.
+slow for all guessers together (``scrypt_checks``). The answers to an address that guesses are
+delayed, and its connections with them. A wrong name takes as long as a wrong password, and gets the
+same answer. What waits is bounded by the slots of new connections.
 """
 
 import asyncio
 import hashlib
 import secrets
 import time
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final
 
 from eventer_bridge.core import tokens
 from eventer_bridge.core.scrypt_checks import ScryptChecks
 from eventer_bridge.core.tokens import TokenHash
-from eventer_bridge.net.backoff import LoginBackoff
+from eventer_bridge.net import Slot
 from mariner_console import limits
 from mariner_console.config import User, passwords
 
@@ -60,15 +61,14 @@ class Logins:
             i.name: (i, passwords(i, f"users[{index}].password")) for index, i in enumerate(users)
         }
         self._checks = ScryptChecks()
-        self._backoff = LoginBackoff()
-        self._waiting: Counter[str] = Counter()  # logins, by address
+        self._has_chosen = any(i.hash.salt for _, known in self._users.values() for i in known)
         self._logins: OrderedDict[bytes, UserSession] = OrderedDict()
 
-    async def log_in(self, address: str, name: str, password: str) -> str | None:
+    async def log_in(self, slot: Slot, name: str, password: str) -> str | None:
         """Check a password.
 
         Args:
-            address: of the browser.
+            slot: of the browser's connection.
             name: of the user.
             password: of the user.
 
@@ -76,24 +76,12 @@ class Logins:
             The key of the new session; None: name or password are wrong.
 
         Raises:
-            TimeoutError: too many others try to log in, or too many from this address.
+            TimeoutError: too many others try to log in.
         """
-        n_waiting = self._waiting.total()
-        n_of_address = self._waiting[address]
-        if (
-            n_waiting >= limits.MAX_LOGINS_WAITING
-            or n_of_address >= limits.MAX_LOGINS_WAITING_PER_ADDRESS
-        ):
-            raise TimeoutError
-        self._waiting[address] += 1
-        try:
-            user = await self._find(address, name, password)
-            if user is None:
-                await asyncio.sleep(self._backoff.failed(address, time.monotonic()))
-                return None
-        finally:
-            self._waiting[address] -= 1
-            self._waiting += Counter()  # forgets addresses of which none waits
+        user = await self._find(slot.address, name, password)
+        if user is None:
+            await asyncio.sleep(slot.login_failed())
+            return None
         key = secrets.token_urlsafe(32)
         self._logins[_digest(key)] = UserSession(user, time.monotonic() + limits.SESSION_S)
         if len(self._logins) > limits.MAX_SESSIONS:
@@ -125,6 +113,8 @@ class Logins:
         for expected in valid:
             if expected.salt is None and tokens.same(random, expected.digest):
                 return user
+        if not self._has_chosen:
+            return None
         chosen = [i for i in valid if i.salt is not None]
         found = await self._checks.find(address, name, password, chosen or _NOBODY)
         return user if chosen and found is not None else None

@@ -3,23 +3,21 @@
 import asyncio
 import contextlib
 import signal
-import socket
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import uvicorn
 from fastapi import FastAPI
 from hat import aio
 from nicegui import ui
 
-from eventer_bridge import tls
-from mariner_console import page
+from eventer_bridge import net, tls
+from eventer_bridge.net import descriptors
+from mariner_console import door, limits, page
 from mariner_console.config import ConsoleConfig
 from mariner_console.gate import Gate
 from mariner_console.login import Logins
 from mariner_console.watcher import Watcher
-
-_STOP_TIMEOUT_S = 3
-"""For browsers to hear of the end."""
 
 
 class _Server(uvicorn.Server):
@@ -41,31 +39,46 @@ async def serve(config: ConsoleConfig, on_listening: Callable[[str], None]) -> N
         OSError: the address cannot be listened on.
     """
     at = config.listen
-    with contextlib.ExitStack() as stack:
-        listener = stack.enter_context(
-            socket.create_server((at.host, at.port), family=_family(at.host), backlog=128)
-        )
-        port: int = listener.getsockname()[1]
-        logins = Logins(config.users)
-        group = aio.Group()
-        try:
-            watchers = [_in_group(group, Watcher(i)) for i in config.gateways]
-            server = _make_server(config, logins, watchers, port)
-            loop = asyncio.get_running_loop()
-            for number in (signal.SIGTERM, signal.SIGINT):
-                loop.add_signal_handler(number, setattr, server, "should_exit", True)
-            scheme = "http" if at.tls is None else "https"
-            host = f"[{at.host}]" if ":" in at.host else at.host
-            on_listening(f"{scheme}://{host}:{port}/")
-            await server.serve([listener])
-        finally:
-            await group.async_close()
-            await logins.async_close()
+    logins = Logins(config.users)
+    group = aio.Group()
+    try:
+        watchers = [_in_group(group, Watcher(i)) for i in config.gateways]
+        server = _make_server(config, logins, watchers)
+        acceptor = await _listen(config, server)
+        group.spawn(aio.call_on_cancel, acceptor.async_close)
+
+        def stop() -> None:
+            acceptor.stop()
+            server.should_exit = True
+
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop)
+        scheme = "http" if at.tls is None else "https"
+        host = f"[{at.host}]" if ":" in at.host else at.host
+        on_listening(f"{scheme}://{host}:{acceptor.port}/")
+        await server.serve(sockets=[])  # what comes, comes through the acceptor
+    finally:
+        await group.async_close()
+        await logins.async_close()
 
 
-def _make_server(
-    config: ConsoleConfig, logins: Logins, watchers: list[Watcher], port: int
-) -> _Server:
+async def _listen(config: ConsoleConfig, server: _Server) -> net.Acceptor:
+    """Let browsers in. Nobody is logged in before the application has started."""
+    at = config.listen
+    descriptors.raise_limit()
+    bounds = limits.CONNECTIONS.fitting(descriptors.limit() - limits.RESERVED_DESCRIPTORS)
+    return await net.listen(
+        at.host,
+        at.port,
+        partial(door.BrowserConnection, server),
+        admission=net.Admission(bounds),
+        tls=None if at.tls is None else tls.server_context(at.tls.cert, at.tls.key),
+        handshake_timeout_s=limits.REQUEST_TIMEOUT_S,
+    )
+
+
+def _make_server(config: ConsoleConfig, logins: Logins, watchers: list[Watcher]) -> _Server:
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
     page.install(watchers)
     ui.run_with(
@@ -77,26 +90,9 @@ def _make_server(
         message_history_length=50,
         show_welcome_message=False,
     )
-    is_tls = config.listen.tls is not None
-    settings = uvicorn.Config(
-        Gate(app, logins, port, is_tls=is_tls),
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        ws_max_size=1 << 20,
-        timeout_graceful_shutdown=_STOP_TIMEOUT_S,
-    )
-    settings.load()
-    if config.listen.tls is not None:
-        settings.ssl = tls.server_context(config.listen.tls.cert, config.listen.tls.key)
-    return _Server(settings)
+    return _Server(door.settings(Gate(app, logins, is_tls=config.listen.tls is not None)))
 
 
 def _in_group(group: aio.Group, watcher: Watcher) -> Watcher:
     group.spawn(aio.call_on_cancel, watcher.async_close)
     return watcher
-
-
-def _family(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -40,6 +40,7 @@ LAYERS: Final = {
         "server",
         "page",
         "gate",
+        "door",
         "login : watcher",
         "problems tail type_tree",
         "view",

@@ -108,7 +108,10 @@ class Slot:
 
         Returns:
             False if there are too many known connections, or this one was closed meanwhile.
+            Later calls return true.
         """
+        if self._is_known:
+            return True
         if quota is not None and not quota.take(self.address):
             return False
         if not self._admission._establish(self):

@@ -1,6 +1,7 @@
 """File descriptors: every connection takes one, and so does every file of the store."""
 
 import resource
+import sys
 from typing import NamedTuple
 
 from eventer_bridge.errors import LimitError
@@ -16,6 +17,12 @@ def raise_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     except (OSError, ValueError):
         return
+
+
+def limit() -> int:
+    """How many files this process may have open; a number that is never reached, if any."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft
 
 
 class Descriptors(NamedTuple):
@@ -48,10 +55,10 @@ def find() -> Descriptors:
     Raises:
         LimitError: it is too low for a store and a few connections.
     """
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft = limit()
     least = limits.RESERVED_DESCRIPTORS + limits.MIN_CONNECTIONS
     usual = Bounds.usual()
-    if soft == resource.RLIM_INFINITY:
+    if soft == sys.maxsize:
         return Descriptors(limits.RESERVED_DESCRIPTORS + usual.new + usual.known, usual)
     if soft < least:
         raise LimitError(

@@ -54,12 +54,13 @@ async def console(
     gateways: Sequence[dict[str, Any]],
     *,
     program: str = "mariner_console",
+    users: Sequence[dict[str, Any]] = (OPERATOR, GUEST),
     **listen: Any,
 ) -> AsyncIterator[Console]:
     """Run it; on the way out SIGTERM, which has to give exit code 0."""
     conf = {
         "listen": {"port": 0, **listen},
-        "users": [OPERATOR, GUEST],
+        "users": [*users],
         "gateways": [*gateways],
     }
     path = directory / "console.json"

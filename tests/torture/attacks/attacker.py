@@ -15,13 +15,13 @@ from typing import Any, Final
 from tests.torture.attacks import catalogue
 from tests.torture.attacks.attack import Target
 
-_NICE: Final = 5
+NICE: Final = 5
 """A real attacker has a machine of its own: this one yields to who is measured."""
 
 
 def main() -> None:
     """See the module."""
-    os.nice(_NICE)
+    os.nice(NICE)
     fork = multiprocessing.get_context("fork")
     for line in sys.stdin:
         process = fork.Process(target=_do, args=json.loads(line))
