@@ -14,10 +14,17 @@ from eventer_bridge.core import engine
 from eventer_bridge.core.engine import Engine
 from eventer_bridge.core.session import REMOTE_SOURCE, Session
 from eventer_bridge.eventer import client
-from eventer_bridge.model import JsonPayload, RegisterEvent, SourceType, Status
+from eventer_bridge.model import (
+    JsonPayload,
+    QueryServerParams,
+    RegisterEvent,
+    SourceType,
+    Status,
+)
 from eventer_bridge.remote import limits as remote_limits
 from eventer_bridge.remote import replication
 from eventer_bridge.remote.replication import Replication
+from eventer_bridge.sharing.memory import account_of_process
 from mariner.gateway.gateway import Gateway
 from tests.support.event_servers import event_server, eventer_port
 
@@ -60,10 +67,10 @@ async def replica(path: Path) -> AsyncIterator[Engine]:
         yield core
 
 
-async def register(server: Gateway, n_sessions: int) -> None:
+async def register(server: Gateway, n_sessions: int, n_bytes: int = 0) -> None:
     source = server.core.create_source(SourceType.CONNECTION)
     for i in range(n_sessions):
-        events = [RegisterEvent(("a",), None, JsonPayload.of(i))] * 2
+        events = [RegisterEvent(("a",), None, JsonPayload.of(f"{i:0{n_bytes}}"))] * 2
         session = server.core.register(source, events)
     await session.committed
 
@@ -124,3 +131,42 @@ async def test_live_events_do_not_fill_the_core(
                 await asyncio.sleep(0.01)
             turns.stop()
         assert 2 <= turns.most_under_way <= 20 + 2
+
+
+async def test_large_events_are_bounded_by_their_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it catches up, and while new ones come; all of it is on the account of memory."""
+    monkeypatch.setattr(limits, "SLICE_S", 0.0)
+    monkeypatch.setattr(remote_limits, "MAX_FOLLOWED_BYTES", 100_000)
+    most_bytes = 0
+    async with event_server(tmp_path, 1) as first, replica(tmp_path / "store2") as core:
+        await register(first, 200, 10_000)
+        account = account_of_process()
+        async with replicate(first, core) as replicating:
+            new = asyncio.create_task(register(first, 100, 10_000))
+            while not replicating.is_synced or core.replicated(1).session < 300:
+                most_bytes = max(most_bytes, replicating._feed._share.n_bytes)
+                assert replicating._feed._share.n_bytes <= account.n_bytes
+                await asyncio.sleep(0)
+            await new
+    # what is delivered, what waits behind it, and the session that begins
+    assert 20_000 < most_bytes < 2 * 100_000 + 3 * 21_000
+
+
+async def test_of_a_session_without_end_the_first_events_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_limits, "MAX_FOLLOWED_SESSION_EVENTS", 1_000)
+    async with event_server(tmp_path, 1) as first, replica(tmp_path / "store2") as core:
+        source = first.core.create_source(SourceType.CONNECTION)
+        events = [RegisterEvent(("a",), None, JsonPayload.of(i)) for i in range(5_000)]
+        await first.core.register(source, events).committed
+        await register(first, 1)
+        async with replicate(first, core) as replicating:
+            while not replicating.is_synced:
+                await asyncio.sleep(0.01)
+            assert replicating.refused_events == 4_000
+        kept = (await core.query(QueryServerParams(1))).events
+        instances = [i.id.instance for i in kept if i.type == ("a",) and len(kept) > 1_000]
+        assert [i for i in instances if i > 2] == [*range(3, 1_001)]

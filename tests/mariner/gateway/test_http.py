@@ -2,13 +2,15 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Final
 
 import pytest
-from prometheus_client import Gauge
+from prometheus_client import CollectorRegistry, Gauge, Metric
 
+from eventer_bridge import limits as core_limits
 from eventer_bridge.net import limits as net_limits
+from eventer_bridge.sharing.memory import account_of_process
 from mariner import limits
 from mariner.gateway.gateway import Gateway
 from tests.support.inprocess import metrics_of_wire, running_gateway
@@ -68,6 +70,39 @@ async def test_who_does_not_read_the_answer_has_its_time(monkeypatch: pytest.Mon
         await until_connections(gateway, 0)
         writer.close()
         del reader
+
+
+async def test_metrics_that_nobody_reads_are_on_the_account(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(core_limits, "MAX_MEMORY_BYTES", 25_000_000)
+    n_rendered = 0
+
+    class Counted(CollectorRegistry):
+        def collect(self) -> Iterable[Metric]:
+            nonlocal n_rendered
+            n_rendered += 1
+            return super().collect()
+
+    async with serving() as gateway, contextlib.AsyncExitStack() as stack:
+        assert gateway.http is not None
+        gateway.http._registry = Counted()
+        large = Gauge("large", "More than it takes.", ["text"], registry=gateway.http._registry)
+        for i in range(10):
+            large.labels(str(i) * 1_000_000)
+        for _ in range(4):
+            _, writer = await asyncio.open_connection("127.0.0.1", gateway.http.port, limit=1)
+            stack.callback(writer.close)
+            writer.transport.pause_reading()  # type: ignore[attr-defined]
+            writer.write(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n")
+        account = account_of_process()
+        async with asyncio.timeout(TIMEOUT_S):
+            while len(gone := [i for i in caplog.records if "HTTP" in i.message]) < 2:
+                await asyncio.sleep(0.01)
+        assert 20_000_000 < account.n_bytes < 25_000_000
+        assert {i.__dict__["reason"] for i in gone} == {"too much is buffered"}
+        assert n_rendered < 4, "what was rendered just now is given to others, too"
+    assert account.n_bytes == 0
 
 
 async def until_connections(gateway: Gateway, count: int) -> None:

@@ -11,6 +11,8 @@ from typing import Any, Final
 import pytest
 
 from eventer_bridge import limits
+from eventer_bridge.backends.visible_query import VisibleQuery
+from eventer_bridge.model import QueryResult
 from eventer_bridge.sharing.memory import account_of_process
 from mariner.gateway.gateway import Gateway
 from tests.eventer_bridge.backends.faults import being_synced, held_sync
@@ -305,3 +307,42 @@ async def test_components_ask_in_small_messages() -> None:
                 await asyncio.to_thread(component.socket.sendall, request)
                 while closed["protocol error"] < number:
                     await asyncio.sleep(0.005)
+
+
+async def test_notifications_that_are_held_for_a_replay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a client joins, the rest that it missed is read."""
+    async with (
+        running_gateway(path=tmp_path) as gateway,
+        await RawPeer.init(gateway.mariner.port) as writer,
+    ):
+        core, n_asked, is_read = gateway.core, 0, asyncio.Event()
+        answer = core.answer
+
+        async def answer_late(query: VisibleQuery, *others: Any) -> QueryResult:
+            nonlocal n_asked
+            n_asked += 1
+            if n_asked > 1:  # it has a place
+                await is_read.wait()
+            result = await answer(query, *others)
+            if n_asked == 1:
+                assert (await writer.request(register_req(1, event("a"))))["success"]
+            return result
+
+        monkeypatch.setattr(core, "answer", answer_late)
+        reader = await RawPeer.init(
+            gateway.mariner.port, subscriptions=[["a"]], persisted=True, start="earliest"
+        )
+        async with reader, asyncio.timeout(TIMEOUT_S):
+            await until(lambda: n_asked == 2)
+            for number in range(10):
+                request = register_req(number, event("a", value="x" * 100_000))
+                assert (await writer.request(request))["success"]
+            assert held() >= 1_000_000
+            is_read.set()
+            n_events = 0
+            while n_events < 11:
+                message = await reader.receive()
+                n_events += len(message.get("events", ()))
+            await until(lambda: held() < 100_000)
