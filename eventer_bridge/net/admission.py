@@ -6,9 +6,9 @@ When all are in use, the next connection takes the slot
 
 * of a connection of its own address, if that address has used up its share,
 * of a connection of the address that has most, if its own address has fewer,
-* of a connection of the address that has most or, if no address has two, of the oldest.
+* of a connection of the address that has most or, if no address has two, of any.
 
-Within an address, the oldest silent connection goes first, then the oldest. A connection may
+Among these, the oldest silent connection goes first, then the oldest. A connection may
 lose its slot only after a grace period for its handshake; the exceptions are a silent one of
 an address that used up its share (an honest peer sends at once), and one of an address with
 more than the newcomer's. If no connection may go, a newcomer whose address has no slot waits
@@ -218,7 +218,7 @@ class Admission:
         elif new.largest_count > count + 1:
             victim = new.victim_of_largest()
         else:
-            victim = new.oldest() if new.largest_count == 1 else new.victim_of_largest()
+            victim = new.victim_of_all() if new.largest_count == 1 else new.victim_of_largest()
             if (wait_s := self._grace_s(victim)) > 0:
                 if count:
                     raise RefusedError(RefusedSlot.ALL_FULL)

@@ -19,8 +19,9 @@ class Newcomers(Generic[T]):
 
     def __init__(self, has_sent: Callable[[T], bool]) -> None:
         self._has_sent = has_sent
-        self._all: OrderedDict[T, str] = OrderedDict()
-        self._by_address: dict[str, _OfAddress[T]] = {}
+        self._all: dict[T, str] = {}
+        self._of_all: _Victims[T] = _Victims()
+        self._by_address: dict[str, _Victims[T]] = {}
         # addresses by the number of their entries; the largest number is known
         self._by_count: defaultdict[int, OrderedDict[str, None]] = defaultdict(OrderedDict)
         self._largest_count = 0
@@ -41,9 +42,9 @@ class Newcomers(Generic[T]):
         """Number of entries of the address that has most."""
         return self._largest_count
 
-    def oldest(self) -> T:
-        """The oldest entry of all."""
-        return next(iter(self._all))
+    def victim_of_all(self) -> T:
+        """The oldest silent entry of all, or the oldest if none is silent."""
+        return self._of_all.victim(self._has_sent)
 
     def victim(self, address: str) -> T:
         """The oldest silent entry of an address, or the oldest if none is silent."""
@@ -56,13 +57,15 @@ class Newcomers(Generic[T]):
     def add(self, entry: T, address: str) -> None:
         """Add an entry, the youngest."""
         self._all[entry] = address
-        entries = self._by_address.setdefault(address, _OfAddress())
+        self._of_all.add(entry)
+        entries = self._by_address.setdefault(address, _Victims())
         entries.add(entry)
         self._recount(address, len(entries) - 1, len(entries))
 
     def remove(self, entry: T) -> None:
         """Remove an existing entry."""
         address = self._all.pop(entry)
+        self._of_all.remove(entry)
         entries = self._by_address[address]
         entries.remove(entry)
         if not len(entries):
@@ -81,8 +84,8 @@ class Newcomers(Generic[T]):
                 self._largest_count = after
 
 
-class _OfAddress(Generic[T]):
-    """Entries of one address, both parts in the order they were added."""
+class _Victims(Generic[T]):
+    """Entries of one address, or of all; both parts in the order they were added."""
 
     __slots__ = ("_maybe_silent", "_sent")
 

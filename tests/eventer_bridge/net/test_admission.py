@@ -105,6 +105,17 @@ async def test_silent_ones_of_an_address_go_first_and_at_once(share: int) -> Non
     assert all(i.establish() for i in [*honest, last])
 
 
+async def test_silent_ones_of_many_addresses_go_before_who_has_sent(
+    grace: Callable[[float], None],
+) -> None:
+    grace(0)
+    peers = Peers(Bounds(3, 3, 9, 9))
+    honest = await peers.enter("192.0.2.1")
+    silent = [await peers.enter(f"192.0.2.{i}", is_silent=True) for i in range(2, 100)]
+    assert peers.closed == silent[:-2]
+    assert honest.establish()
+
+
 async def test_many_that_come_at_once_wait_for_their_turn() -> None:
     peers = Peers(Bounds(2, 2, 9, 9))
     first = await peers.enter("192.0.2.1")

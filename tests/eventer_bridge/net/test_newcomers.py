@@ -31,9 +31,9 @@ def test_as_a_list_that_is_searched(steps: list[tuple[str, str, int]]) -> None:
         assert {i: newcomers.count(i) for i in "abcd"} == {i: counts[i] for i in "abcd"}
         assert newcomers.largest_count == max(counts.values(), default=0)
         if model:
-            assert newcomers.oldest() == model[0][0]
             first = {a: min((e in has_sent, e) for e, i in model if i == a)[1] for a in counts}
             largest = {first[a] for a in counts if counts[a] == newcomers.largest_count}
             if address == "a":  # not asked each time: it is told only then
                 assert {a: newcomers.victim(a) for a in counts} == first
+                assert newcomers.victim_of_all() == min((e in has_sent, e) for e, _ in model)[1]
             assert newcomers.victim_of_largest() in largest
