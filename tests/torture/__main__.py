@@ -17,6 +17,7 @@ from rich.table import Table
 from tests.torture import (
     buffer,
     catching_up,
+    catching_up_large,
     clock,
     console_door,
     crowd,
@@ -79,6 +80,7 @@ SCENARIOS: Final = {
     "cut-relay": Scenario(cut_links.run_relay, 200),
     "cut-relay-hat": Scenario(cut_links.run_hat, 200),
     "catching-up": Scenario(catching_up.run, 3),
+    "catching-up-large": Scenario(catching_up_large.run, 1),
     "strange-events": Scenario(strange_events.run, 5),
     "restored": Scenario(restored.run, 20),
     "reloads": Scenario(reloads.run, 200),

@@ -108,7 +108,7 @@ async def _catch_up(path: Path, source: Gateway, last: EventId) -> str:
         honest = await stack.enter_async_context(connected(replica))
         reader = await stack.enter_async_context(connected(replica))
         async with _registering(honest) as times_s:
-            while not await _has(reader, last):
+            while not await has(reader, last):
                 await asyncio.sleep(LOOK_PERIOD_S)
             took_s = loop.time() - began_s
     times, before = _times(times_s), _times(baseline_s)
@@ -145,7 +145,7 @@ async def _registering(client: Client) -> AsyncIterator[list[float]]:
         is_stopping = True
 
 
-async def _has(client: Client, event_id: EventId) -> bool:
+async def has(client: Client, event_id: EventId) -> bool:
     """Whether an event of another server, or a later one, is kept."""
     before = EventId(event_id.server, event_id.session - 1, INT64_MAX)
     params = QueryServerParams(event_id.server, max_results=1, last_event_id=before)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.torture import catching_up
+from tests.torture import catching_up, catching_up_large
 from tests.torture.report import no_progress
 
 
@@ -15,3 +15,13 @@ async def test_catching_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(catching_up, "MAX_P99_S", None)
     outcome = await catching_up.run(tmp_path, 1, random.Random(1), no_progress)
     assert outcome.startswith("2000 events caught up with 1 times: ")
+
+
+async def test_catching_up_with_large_events(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catching_up_large, "EVENT_BYTES", 100_000)
+    monkeypatch.setattr(catching_up_large, "N_STORED", 5)
+    monkeypatch.setattr(catching_up_large, "N_LIVE", 5)
+    outcome = await catching_up_large.run(tmp_path, 1, random.Random(1), no_progress)
+    assert outcome.startswith("5 events of 0.1 MB, 5 live ones: memory +")
