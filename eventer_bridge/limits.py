@@ -12,6 +12,10 @@ thousands of usual ones."""
 UNCOUNTED_BYTES: Final = 4 << 10
 """What a connection holds that is too little to be counted: 40 MB of 10,000 connections."""
 
+RELEASED_BYTES: Final = 64 << 10
+"""What is released at a time and counted at once; counting less of it each time would cost as much
+as some events, and a second later it is counted anyway."""
+
 EVENT_OBJECT_BYTES: Final = 256
 """Memory of a decoded event or query type, besides its payload and its segments."""
 

@@ -359,12 +359,14 @@ class EventCore(aio.Resource, abc.ABC):
         if self._is_letting_in:  # what was let in has ended at once
             return
         self._is_letting_in = True
-        while self._waiting.clients and not self.is_full:
-            try:
-                self._waiting.pop()()
-            except Exception:  # the others are to go on all the same
-                mlog.exception("who waited cannot go on")
-        self._is_letting_in = False
+        try:
+            while self._waiting.clients and not self.is_full:
+                try:
+                    self._waiting.pop()()
+                except Exception:  # the others are to go on all the same
+                    mlog.exception("who waited cannot go on")
+        finally:
+            self._is_letting_in = False
 
     def _notify_session(self, session: Session, *, persisted: bool) -> None:
         """Notify observers of a session."""

@@ -10,6 +10,7 @@ Runs on the event loop's thread.
 """
 
 import asyncio
+import functools
 from collections import deque
 from collections.abc import Coroutine, Sequence
 from itertools import chain
@@ -102,12 +103,13 @@ class ClientRegistrations(Generic[RequestT]):
         "_answering",
         "_awaited_commit",
         "_encoding",
-        "_is_waiting",
+        "_large_bytes",
         "_n_unanswered",
         "_owner",
         "_rights",
         "_service",
         "_taking_in",
+        "_waits_as",
         "_wire",
         "gathered",
         "source",
@@ -134,8 +136,9 @@ class ClientRegistrations(Generic[RequestT]):
         self.gathered: Gathered[RequestT] | None = None
         self.unanswered: deque[_Together[RequestT] | _One[RequestT]] = deque()
         self._n_unanswered = 0
-        self._is_waiting = ""  # as whom, for the core to have room
+        self._waits_as: str | None = None  # for the core to have room; None: it does not
         self._taking_in: asyncio.Task[None] | None = None  # waits for the lane
+        self._large_bytes = 0  # of the large message that is dealt with
         self._awaited_commit: asyncio.Future[None] | None = None
         self._answering: asyncio.Task[None] | None = None
         self._encoding: list[Session | Repeated] = []  # large ones, for their answers
@@ -213,27 +216,29 @@ class ClientRegistrations(Generic[RequestT]):
 
     def wait_for_room(self) -> None:
         """See ``GatheringClient``; the client is not read from meanwhile."""
-        if self._is_waiting or self.gathered is None:
+        if self._waits_as is not None or self.gathered is None:
             return
-        self._is_waiting = self.stream.owner
-        self._service.core.wait_for_room(self._is_waiting, self._go_on)
+        self._waits_as = self.stream.owner
+        self._service.core.wait_for_room(self._waits_as, self._go_on)
         self.stream.pause_reading(Pause.CORE_FULL)
         n_bytes = objects_bytes(self.gathered.events)
         self.gathered.held_bytes += n_bytes
         self.stream.hold(n_bytes)
 
     def _go_on(self) -> None:
-        self._is_waiting = ""
+        self._waits_as = None
         self.hand_over_gathered()
-        self.stream.resume_reading(Pause.CORE_FULL)
+        # what follows is taken in its turn: many may go on at once
+        resume = functools.partial(self.stream.resume_reading, Pause.CORE_FULL)
+        self.stream.slot.turns.wait(resume)
 
     def leave(self) -> None:
         """The client is gone. What waits until the core has room is not registered any more."""
         if self._taking_in is not None:
             self._taking_in.cancel()
-        if self._is_waiting:
-            self._service.core.wait_no_longer(self._is_waiting, self._go_on)
-            self._is_waiting = ""
+        if self._waits_as is not None:
+            self._service.core.wait_no_longer(self._waits_as, self._go_on)
+            self._waits_as = None
             self.gathered = None
 
     def hand_over_gathered(self) -> None:
@@ -249,7 +254,7 @@ class ClientRegistrations(Generic[RequestT]):
 
     def take_gathered(self) -> Gathered[RequestT] | None:
         """See ``GatheringClient``."""
-        if self._is_waiting:
+        if self._waits_as is not None:
             return None
         if self.gathered is not None and self.gathered.names:  # of which the core knows by client
             self.hand_over_gathered()
@@ -278,11 +283,33 @@ class ClientRegistrations(Generic[RequestT]):
         if key is not None:
             digested = await slices.run(digest_in_steps(events))
             keys = [RequestKey(self._owner, key, digested, after)]
+        if self._service.core.is_full and not await self._until_room():
+            return
+        held_bytes = self._large_bytes  # may be answered after its turn
+        self.stream.hold(held_bytes)
         # ``keys`` has its key
-        outcomes = self._hand_over(Gathered([request], [events], len(events) or 1), keys)
+        gathered = Gathered([request], [events], len(events) or 1, held_bytes=held_bytes)
+        outcomes = self._hand_over(gathered, keys)
         del events  # which take long to be freed
         for outcome in outcomes:
             await self._answer_large(outcome)
+
+    async def _until_room(self) -> bool:
+        """Wait in line while the core is full; whether the connection is open then."""
+        core, owner = self._service.core, self.stream.owner
+        has_room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def go_on() -> None:
+            if not has_room.done():
+                has_room.set_result(None)
+
+        core.wait_for_room(owner, go_on)
+        try:
+            await has_room
+        finally:
+            if not has_room.done() or has_room.cancelled():
+                core.wait_no_longer(owner, go_on)
+        return self.stream.close_reason is None
 
     def refuse(self, request: RequestT, reason: str) -> None:
         """Refuse an invalid registration, after those that came before it were answered."""
@@ -312,7 +339,7 @@ class ClientRegistrations(Generic[RequestT]):
         stream = self.stream
         self.hand_over_gathered()
         stream.pause_reading(Pause.LARGE_MESSAGE)
-        n_bytes = stream.take_bytes()
+        self._large_bytes = n_bytes = stream.take_bytes()
         if not stream.hold(n_bytes):
             work.close()
             return

@@ -132,9 +132,14 @@ class ScryptChecks:
                     continue
                 found = self._recall(check.key)  # of another connection
                 if found == _UNKNOWN:
-                    found, worked_s = await loop.run_in_executor(
-                        self._thread, _ext_find, check.token, check.expected
-                    )
+                    try:
+                        found, worked_s = await loop.run_in_executor(
+                            self._thread, _ext_find, check.token, check.expected
+                        )
+                    except Exception as e:  # the others are to go on
+                        if not check.answer.done():
+                            check.answer.set_exception(e)
+                        continue
                     self._note(check, found)
                     if found is None:
                         self._rests_until_s = time.monotonic() + worked_s

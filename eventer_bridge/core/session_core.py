@@ -543,10 +543,10 @@ class SessionCore(EventCore):
 
     def _end_in_turn(self, together: Tracked, commit: asyncio.Future[None]) -> Steps[None]:
         self._end(together, commit)
+        self._notify_drained()
         for session in together.sessions:
             yield from self._notify_in_turn(session, persisted=True)
             yield
-        self._notify_drained()
 
     def _notify_registered_in_turn(self, session: Session) -> Steps[None]:
         """Notify observers of a session, unless its commit failed meanwhile."""

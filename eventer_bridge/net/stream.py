@@ -202,7 +202,7 @@ class Stream(StreamHooks[MessageT], asyncio.Protocol):
         return None if self._closing is None else self._closing.text
 
     def take_bytes(self) -> int:
-        """Bytes of the messages that were taken since the last call."""
+        """Bytes of the messages that are handled now, for :meth:`hold`; none the next time."""
         taken_bytes = self.read_bytes - self._sans_io.buffered_bytes
         n_bytes, self._counted_bytes = taken_bytes - self._counted_bytes, taken_bytes
         return n_bytes
@@ -214,7 +214,10 @@ class Stream(StreamHooks[MessageT], asyncio.Protocol):
             Whether the connection is open; it may be closed by this, and then nothing is to wait.
         """
         self.held_bytes += n_bytes
-        if self.held_bytes >= core_limits.UNCOUNTED_BYTES or self._is_buffering:
+        if n_bytes > 0:
+            if self.held_bytes >= core_limits.UNCOUNTED_BYTES:
+                self._count_held()
+        elif n_bytes <= -core_limits.RELEASED_BYTES:  # less is counted by the next sweep
             self._count_held()
         return self.close_reason is None
 
@@ -489,7 +492,10 @@ class Stream(StreamHooks[MessageT], asyncio.Protocol):
         n_before = self.n_messages
         end_s = now_s() + limits.TURN_S
         try:
-            while (not self.pauses or self.may_take) and take_some():
+            while not self.pauses or self.may_take:
+                self.take_bytes()  # of messages before, of which nothing is held
+                if not take_some():
+                    break
                 n_messages = self.n_messages - n_before
                 if n_messages == 1 and not sans_io.buffered_bytes:
                     break  # usually there is one

@@ -33,6 +33,7 @@ from eventer_bridge.core.base import EventCore
 from eventer_bridge.core.bounded_cache import BoundedCache, type_bytes
 from eventer_bridge.core.session import Session
 from eventer_bridge.errors import (
+    ClosedError,
     EventerBridgeError,
     InvalidEventError,
     LimitError,
@@ -193,10 +194,15 @@ class Bridge(aio.Resource):
         events = [payloads.to_register(event, prefix) for event in self._delivered(batch)]
         if not events:
             return
-        if not self._core.is_full:
-            self._register(connection, events, connection.take_bytes())
-        else:
+        core = self._core
+        if core.is_full and connection.is_accepted:
             self._wait_for_room(connection, events)
+            return
+        self._register(connection, events, connection.take_bytes())
+        if core.is_full and not connection.is_accepted:  # the bus, which there is one of
+            connection.pause_reading(Pause.CORE_FULL)
+            go_on = functools.partial(connection.resume_reading, Pause.CORE_FULL)
+            core.wait_for_room(connection.owner, go_on)
 
     def _wait_for_room(self, connection: RsbConnection, events: Sequence[RegisterEvent]) -> None:
         """Register when the core is not full; nothing is read from the connection meanwhile."""
@@ -205,10 +211,16 @@ class Bridge(aio.Resource):
         def go_on() -> None:
             connection.forget = None
             connection.hold(-n_bytes)
+            resume = functools.partial(connection.resume_reading, Pause.CORE_FULL)
+            connection.slot.turns.wait(resume)
             self._register(connection, events, n_bytes)
-            connection.resume_reading(Pause.CORE_FULL)
 
-        connection.forget = functools.partial(core.wait_no_longer, owner, go_on)
+        def forget() -> None:
+            core.wait_no_longer(owner, go_on)
+            error = ClosedError("the connection was closed while the core was full")
+            self._on_refused(connection, events, error)
+
+        connection.forget = forget
         connection.pause_reading(Pause.CORE_FULL)
         core.wait_for_room(owner, go_on)
         connection.hold(n_bytes)

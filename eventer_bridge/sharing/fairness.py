@@ -119,7 +119,10 @@ class FairGate:
         if not self._taken[client]:
             del self._taken[client]
         waiting = self._waiting
-        while (following := next(filter(self._may_enter, waiting.clients), None)) is not None:
+        while self._n_free:
+            following = next(filter(self._may_enter, waiting.clients), None)
+            if following is None:
+                return
             place = waiting.pop(following)
             if not place.done():
                 self._take(following)

@@ -116,9 +116,18 @@ class MemoryAccount:
             owner.shares.discard(share)
             if not owner.shares:
                 del self._owners[name]
+        if change > 0 and self.n_bytes > self.max_bytes:
+            self._shed()
+
+    def _shed(self) -> None:
+        """Have those who hold most give up shares until the rest fits."""
         while self.n_bytes > self.max_bytes:
-            largest = max(self._owners.values(), key=lambda i: i.n_bytes)
-            max(largest.shares, key=lambda i: i.n_bytes).lose()
+            *_, second, first = (0, *sorted([i.n_bytes for i in self._owners.values()]))
+            largest = next(i for i in self._owners.values() if i.n_bytes == first)
+            for share in sorted(largest.shares, key=lambda i: i.n_bytes, reverse=True):
+                share.lose()
+                if self.n_bytes <= self.max_bytes or largest.n_bytes < second:
+                    break
 
 
 _accounts: "Final[WeakKeyDictionary[asyncio.AbstractEventLoop, MemoryAccount]]" = (

@@ -94,15 +94,14 @@ class ClientConnection(Stream[Received]):
         if not messages:
             return False
         if len(messages) > 1 and (n_gathered := self._gather(messages)):
-            del messages[:n_gathered]
             self.n_messages += n_gathered
             return True
         self.n_messages += 1
         self.on_message(messages.pop(0))
         return True
 
-    def _gather(self, messages: Sequence[Received]) -> int:
-        """Have registrations that come first registered together; returns how many."""
+    def _gather(self, messages: list[Received]) -> int:
+        """Take registrations that come first, to be registered together; returns how many."""
         registrations = self._session.registrations
         room = registrations.room if isinstance(messages[0], _REGISTRATIONS) else 0
         some: list[Packed | RegisterReq] = []
@@ -121,6 +120,7 @@ class ClientConnection(Stream[Received]):
             names = [i.request_key for i in some]
             if any(names):
                 gathered.names, gathered.afters = names, [i.after_key for i in some]
+            del messages[:n_allowed]
             registrations.gather(gathered)
         return n_allowed
 

@@ -1,5 +1,7 @@
 """What all holders have together, and who has to give up what it has."""
 
+import functools
+
 from eventer_bridge import limits
 from eventer_bridge.sharing.memory import MemoryAccount, MemoryShare
 
@@ -85,3 +87,15 @@ def test_a_little_is_not_counted() -> None:
         holders.add(UNIT - 1, "a")
     assert holders.lost == []
     assert holders.account.n_bytes == 0
+
+
+def test_much_is_lost_at_once() -> None:
+    account = MemoryAccount(100_000_000)
+    lost: list[int] = []
+    for number in range(9_000):
+        share = MemoryShare(account, "many")
+        share.when_lost(functools.partial(lost.append, number))
+        share.set(11_000 + number % 100)
+    MemoryShare(account, "one").set(16_000_000)
+    assert 1_200 < len(lost) < 1_600
+    assert account.n_bytes <= account.max_bytes

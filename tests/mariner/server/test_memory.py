@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import pytest
 
 from eventer_bridge import limits
@@ -346,3 +347,52 @@ async def test_notifications_that_are_held_for_a_replay(
                 message = await reader.receive()
                 n_events += len(message.get("events", ()))
             await until(lambda: held() < 100_000)
+
+
+async def test_what_has_its_turn_waits_until_the_core_has_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A message that is large, and of which no large session is made."""
+    monkeypatch.setattr(limits, "MAX_PENDING_BYTES", LARGE_BYTES)
+    async with (
+        running_gateway(path=tmp_path) as gateway,
+        await RawPeer.init(gateway.mariner.port) as peer,
+    ):
+        await until(lambda: not gateway.core.pending_events)
+        with held_sync() as may_sync:
+            for number in range(10):
+                peer.send(register_req(number, event("a", value="x" * LARGE_BYTES)))
+            await until(lambda: len(gateway.core._waiting) == 1)
+            assert gateway.core._pending_bytes < 2 * LARGE_BYTES + 1_000
+            assert held() >= 2 * LARGE_BYTES  # what waits for its commit, too
+            may_sync.release(1000)
+            for number in range(10):
+                answer = await peer.receive()
+                assert (answer["register_id"], answer["success"]) == (number, True)
+
+
+async def test_what_was_not_held_is_not_counted_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_MEMORY_BYTES", 1_000_000)
+    padded = msgspec.json.encode({**PING, "x": "x" * 12_000})
+    async with running_gateway() as gateway, await RawPeer.init(gateway.mariner.port) as peer:
+        for _ in range(200):
+            assert (await peer.request(padded))["msg_type"] == "ping_res"
+        assert (await peer.request(register_req(1, event("a"))))["success"]
+
+
+async def test_what_comes_together_is_held_while_it_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MAX_PENDING_EVENTS", 10)
+    async with (
+        running_gateway(path=tmp_path) as gateway,
+        await RawPeer.init(gateway.mariner.port) as first,
+        await RawPeer.init(gateway.mariner.port) as peer,
+    ):
+        assert (await first.request(register_req(0, event("a"))))["success"]
+        with held_sync():
+            first.send_together([register_req(i, event("a")) for i in range(50)])
+            await until(lambda: gateway.core.is_full)
+            some = [register_req(i, event("a", value="x" * 300)) for i in range(60)]
+            peer.send_together(some)
+            await until(lambda: held() >= 60 * 300)
