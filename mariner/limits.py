@@ -134,9 +134,12 @@ and a large block counts as one, so no buffer of a peer may be in a cycle."""
 HTTP_TIMEOUT_S: Final = 10.0
 """From ``accept`` to the end of the answer; metrics take some ms."""
 
+METRICS_READERS: Final = 4
+"""Answers with metrics that are not read to their end, below which they are made anew for each."""
+
 METRICS_PAUSES: Final = 10
-"""How many times as long as it took to make the metrics they are given to others, too: a tenth of
-the loop's time at most, and one copy for all who do not read it."""
+"""How many times as long as it took to make the metrics they are given to others, too, if there are
+so many: a tenth of the loop's time at most, and one copy for all who do not read it."""
 
 MAX_HTTP_LINE_BYTES: Final = 2 << 10
 """Length of a request line or a header; those of Prometheus, kubelet and curl are below 0.3 kB."""

@@ -129,16 +129,15 @@ class Gathering:
         self._core = core
         self._loop = asyncio.get_running_loop()
         self._clients: deque[GatheringClient] = deque()
-        self._is_scheduled = False
         self._awaiting: dict[asyncio.Future[None], list[GatheringClient]] = {}
 
     def add(self, client: GatheringClient) -> None:
         """Hand over what a client gathers in this iteration of the loop."""
-        if not self._is_scheduled:
-            self._schedule()
+        if not self._clients:
+            self._loop.call_soon(self._hand_over)
         self._clients.append(client)
         if len(self._clients) >= limits.MAX_GATHERED_EVENTS:  # they gain nothing by more
-            self._hand_over_some()
+            self._hand_over()
 
     def await_commit(self, commit: asyncio.Future[None], client: GatheringClient) -> None:
         """Have a client answer when a commit is done."""
@@ -153,17 +152,7 @@ class Gathering:
         for client in self._awaiting.pop(commit):
             client.stream.send_at_once(client.answer)
 
-    def _schedule(self) -> None:
-        self._is_scheduled = True
-        self._loop.call_soon(self._hand_over)
-
     def _hand_over(self) -> None:
-        self._is_scheduled = False
-        self._hand_over_some()
-        if self._clients:  # whatever else there is to do may come before
-            self._schedule()
-
-    def _hand_over_some(self) -> None:
         if self._core.is_full:
             clients, self._clients = self._clients, deque()
             for client in clients:
@@ -186,6 +175,8 @@ class Gathering:
                 if not runs or runs[-1].is_packed is not is_packed:
                     runs.append(_Run(is_packed))
                 runs[-1].add(client, gathered)
+        if self._clients:  # whatever else there is to do may come before
+            self._loop.call_soon(self._hand_over)
         for run in runs:
             self._register(run)
 

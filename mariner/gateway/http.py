@@ -71,6 +71,7 @@ class HttpServer(aio.Resource):
         self._registry = registry
         self._acceptor: Acceptor | None = None
         self._metrics: dict[str, tuple[bytes, float]] = {}  # by type, and how long they are new
+        self._answered: set[_Connection] = set()  # with metrics, and not gone
         self._async_group = aio.Group()
         app = web.Application(middlewares=[_one_request_without_body])
         app.add_routes(
@@ -104,7 +105,7 @@ class HttpServer(aio.Resource):
 
     def _create_connection(self, slot: Slot) -> "_Connection":
         assert self._runner.server is not None
-        return _Connection(self._runner.server, slot)
+        return _Connection(self._runner.server, slot, self._answered)
 
     async def _stop(self) -> None:
         if self._acceptor is not None:
@@ -125,7 +126,7 @@ class HttpServer(aio.Resource):
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
         began_s = time.monotonic()
         body, until_s = self._metrics.get(content_type, (b"", 0.0))
-        if began_s >= until_s:
+        if began_s >= until_s or len(self._answered) < limits.METRICS_READERS:
             body = encode(self._registry)
             now_s = time.monotonic()
             until_s = now_s + limits.METRICS_PAUSES * (now_s - began_s)
@@ -138,7 +139,7 @@ class HttpServer(aio.Resource):
 class _Connection(web.RequestHandler):
     """One connection, which ends when its time is over, whatever it does."""
 
-    def __init__(self, server: web.Server, slot: Slot) -> None:
+    def __init__(self, server: web.Server, slot: Slot, answered: "set[_Connection]") -> None:
         super().__init__(
             server,
             loop=asyncio.get_running_loop(),
@@ -149,6 +150,7 @@ class _Connection(web.RequestHandler):
             max_headers=limits.MAX_HTTP_HEADERS,
         )
         self._slot = slot
+        self._answered = answered
         self._has_request = False
         self._timer: asyncio.TimerHandle | None = None
 
@@ -164,11 +166,13 @@ class _Connection(web.RequestHandler):
         """Called by asyncio when the connection is gone."""
         if self._timer is not None:
             self._timer.cancel()
+        self._answered.discard(self)
         self._slot.release()
         super().connection_lost(exc)
 
     def hold(self, n_bytes: int) -> None:
         """Count an answer of so many bytes, until the connection is gone."""
+        self._answered.add(self)
         self._slot.share.set(n_bytes)
 
     def data_received(self, data: bytes) -> None:

@@ -25,7 +25,7 @@ async def test_environment_and_folder_are_those_of_its_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "token").touch()
+    (tmp_path / "token").write_text("secret")
     variables = {"MARINER_NAME": "of-nobody", "MARINER_PORT": "1"}
     options = ("--token-file", "token")  # not found elsewhere, which is exit code 2
     process = await forked.start("mariner", "query", *options, environment=variables)

@@ -76,6 +76,7 @@ async def test_metrics_that_nobody_reads_are_on_the_account(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(core_limits, "MAX_MEMORY_BYTES", 25_000_000)
+    monkeypatch.setattr(limits, "METRICS_READERS", 1)
     n_rendered = 0
 
     class Counted(CollectorRegistry):
