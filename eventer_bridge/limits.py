@@ -5,9 +5,13 @@ Those of connections, of other servers and of RSB are in the ``limits`` of their
 
 from typing import Final
 
-MAX_MEMORY_BYTES: Final = 160 << 20
-"""What the process holds for its peers, all together (``sharing.memory``): ten full messages, or
+MAX_MEMORY_BYTES: Final = 128 << 20
+"""What the process holds for its peers, all together (``sharing.memory``): eight full messages, or
 thousands of usual ones."""
+
+SHED_SHARE: Final = 8
+"""Divisor for how much of that becomes free at a time when it is used up: closing connections one
+by one would cost more than it frees."""
 
 UNCOUNTED_BYTES: Final = 4 << 10
 """What a connection holds that is too little to be counted: 40 MB of 10,000 connections."""
@@ -139,6 +143,10 @@ MAX_TYPE_BYTES: Final = 1_024
 MAX_SUBSCRIPTION_TYPES: Final = 1_000
 """Query types of one subscription or query; more, or longer ones, are refused when they are
 decoded."""
+
+MAX_QUERY_SEGMENTS: Final = 16_384
+"""Segments of all query types of a subscription or query: decoding them takes 1 to 8 ms and 1 MB of
+memory."""
 
 MAX_CLIENT_SUBSCRIPTIONS: Final = 50_000
 """Default number of query types that all connections of a client subscribe to: 45 MB, and 0.3 ms

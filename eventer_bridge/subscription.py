@@ -275,8 +275,19 @@ def check_query_types(query_types: Iterable[Sequence[str]]) -> None:
     Raises:
         InvalidSubscriptionError: these are too many, or one is too long.
     """
+    n_segments = 0
     for number, query_type in enumerate(query_types, 1):
         _check_size(number, query_type)
+        n_segments += len(query_type)
+    if n_segments > limits.MAX_QUERY_SEGMENTS:
+        raise too_many_segments(n_segments)
+
+
+def too_many_segments(n_segments: int) -> InvalidSubscriptionError:
+    """The error for query types with more than ``limits.MAX_QUERY_SEGMENTS`` segments."""
+    return InvalidSubscriptionError(
+        f"query types with {n_segments} segments, at most {limits.MAX_QUERY_SEGMENTS} are allowed"
+    )
 
 
 def _check_size(number: int, query_type: Sequence[str]) -> None:

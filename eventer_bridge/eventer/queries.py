@@ -25,7 +25,7 @@ from eventer_bridge.model import (
     QueryTimeseriesParams,
     Timestamp,
 )
-from eventer_bridge.subscription import check_query_types
+from eventer_bridge.subscription import check_query_types, too_many_segments
 
 _ORDERS: Final = (Order.DESCENDING, Order.ASCENDING)
 _ORDERS_BY: Final = (OrderBy.TIMESTAMP, OrderBy.SOURCE_TIMESTAMP)
@@ -51,9 +51,13 @@ def read_query_types(data: bytes, pos: int) -> tuple[tuple[EventType, ...], int]
             f"{count} query types, at most {limits.MAX_SUBSCRIPTION_TYPES} are allowed"
         )
     query_types = []
+    n_segments = 0
     for _ in range(count):
         query_type, pos = read_type(data, pos)
         query_types.append(query_type)
+        n_segments += len(query_type)
+        if n_segments > limits.MAX_QUERY_SEGMENTS:
+            raise too_many_segments(n_segments)
     check_query_types(query_types)
     return tuple(query_types), pos
 

@@ -173,7 +173,7 @@ STABLE_CONNECTION_S: Final = 1.0
 the next attempt follows at once. A shorter one counts as a failed attempt."""
 
 assert MAX_SEND_BUFFER_BYTES > SEND_HIGH_WATER_BYTES
-assert MAX_CONNECTIONS * limits.UNCOUNTED_BYTES <= limits.MAX_MEMORY_BYTES // 4
+assert MAX_CONNECTIONS * limits.UNCOUNTED_BYTES <= limits.MAX_MEMORY_BYTES // 3
 assert 4 * MAX_FRAME_BYTES < limits.MAX_MEMORY_BYTES
 assert MAX_LOGIN_DELAY_S < FIRST_MESSAGE_TIMEOUT_S
 assert limits.SCRYPT_TIMEOUT_S < FIRST_MESSAGE_TIMEOUT_S

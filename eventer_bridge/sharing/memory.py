@@ -120,13 +120,14 @@ class MemoryAccount:
             self._shed()
 
     def _shed(self) -> None:
-        """Have those who hold most give up shares until the rest fits."""
-        while self.n_bytes > self.max_bytes:
+        """Have those who hold most give up their largest shares, until there is room again."""
+        most_bytes = self.max_bytes - self.max_bytes // limits.SHED_SHARE
+        while self.n_bytes > most_bytes:
             *_, second, first = (0, *sorted([i.n_bytes for i in self._owners.values()]))
             largest = next(i for i in self._owners.values() if i.n_bytes == first)
             for share in sorted(largest.shares, key=lambda i: i.n_bytes, reverse=True):
                 share.lose()
-                if self.n_bytes <= self.max_bytes or largest.n_bytes < second:
+                if self.n_bytes <= most_bytes or largest.n_bytes < second:
                     break
 
 

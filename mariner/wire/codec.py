@@ -50,7 +50,7 @@ from eventer_bridge.packed import (
     pack,
 )
 from eventer_bridge.slices import Steps, cut_in_steps, event_parts
-from eventer_bridge.subscription import check_query_types
+from eventer_bridge.subscription import check_query_types, too_many_segments
 from mariner import limits
 from mariner.errors import ContractError
 from mariner.wire import contract, lenient, surrogates
@@ -72,6 +72,7 @@ _decode_wire: Final[Callable[[bytes], wire.WireMessage]] = msgspec.json.Decoder(
     wire.WireMessage
 ).decode
 _decode_query: Final = msgspec.json.Decoder(wire.WireQuery).decode
+_decode_types: Final = msgspec.json.Decoder(wire.Types).decode
 _decode_events: Final = msgspec.json.Decoder(list[Event]).decode
 _decode_status: Final = msgspec.json.Decoder(Status).decode
 _decode_str: Final = msgspec.json.Decoder(str).decode
@@ -197,6 +198,7 @@ def _checked(decoded: wire.WireMessage, message: bytes) -> Message:
         case wire.WireQueryReq():
             # may have additional properties
             check_depth(message)
+            _check_size_of_types(message)
             query = _decode_query(message)
             if not isinstance(query, wire.ServerProperties) and query.event_types:
                 _check_types(query.event_types, "/event_types", "query_req")
@@ -215,6 +217,17 @@ def _check_types(query_types: Sequence[EventType], pointer: str, msg_type: str) 
         check_query_types(query_types)
     except InvalidSubscriptionError as e:
         raise ContractError(str(e), pointer=pointer, msg_type=msg_type) from None
+
+
+def _check_size_of_types(message: bytes) -> None:
+    """Refuse a large query before its many types are decoded."""
+    if len(message) <= core_limits.MAX_QUERY_SEGMENTS:  # which have two quotes each
+        return
+    types = _decode_types(message).event_types
+    n_quotes = 0 if types is msgspec.UNSET else bytes(types).count(b'"')
+    if n_quotes > 4 * core_limits.MAX_QUERY_SEGMENTS:  # some may be escaped
+        error = too_many_segments(n_quotes // 2)
+        raise ContractError(str(error), pointer="/event_types", msg_type="query_req")
 
 
 def check_depth(data: bytes) -> None:

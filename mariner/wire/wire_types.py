@@ -96,6 +96,12 @@ class RawEvents(msgspec.Struct, gc=False):
     register_events: tuple[Raw, ...] = ()
 
 
+class Types(msgspec.Struct, gc=False):
+    """The types of any query, as they came."""
+
+    event_types: Raw | UnsetType = UNSET
+
+
 ABSENT: Final[Any] = None
 """Default of a property that may be absent, but not null."""
 

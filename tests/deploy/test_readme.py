@@ -34,8 +34,9 @@ WORDS = " ".join(README.split())
         f"turns of at most {net_limits.TURN_MESSAGES} messages or"
         f" {net_limits.TURN_S * 1_000:.0f} ms",
         f"takes at most {limits.MAX_MEMORY_BYTES >> 20} MiB together",
-        f"A query, or a subscription, has at most {limits.MAX_SUBSCRIPTION_TYPES:,} types, and all"
-        f" connections of a client subscribe to {limits.MAX_CLIENT_SUBSCRIPTIONS:,}",
+        f"A query, or a subscription, has at most {limits.MAX_SUBSCRIPTION_TYPES:,} types with"
+        f" {limits.MAX_QUERY_SEGMENTS:,} segments, and all connections of a client subscribe to"
+        f" {limits.MAX_CLIENT_SUBSCRIPTIONS:,}",
         f"{net_limits.MAX_NEW_CONNECTIONS:,} before `init`"
         f" ({net_limits.MAX_NEW_CONNECTIONS_PER_ADDRESS} per address) and"
         f" {net_limits.MAX_CONNECTIONS:,} after it ({net_limits.MAX_CONNECTIONS_PER_ADDRESS:,} per"

@@ -2,10 +2,18 @@
 
 import functools
 
+import pytest
+
 from eventer_bridge import limits
 from eventer_bridge.sharing.memory import MemoryAccount, MemoryShare
 
 UNIT = limits.UNCOUNTED_BYTES
+
+
+@pytest.fixture(autouse=True)
+def one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No more becomes free than has to."""
+    monkeypatch.setattr(limits, "SHED_SHARE", 1 << 40)
 
 
 class Holders:
@@ -79,6 +87,16 @@ def test_who_has_to_go_holds_nothing_more() -> None:
     assert gone.n_bytes == 0
     holders.add(10 * UNIT, "b")
     assert holders.lost == [gone]
+
+
+def test_some_more_becomes_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "SHED_SHARE", 4)
+    holders = Holders(40 * UNIT)
+    small = [holders.add((i + 1) * UNIT, "a") for i in range(8)]
+    assert holders.lost == []
+    small[0].set(6 * UNIT)
+    assert holders.lost == [small[7], small[6]]
+    assert holders.account.n_bytes <= 30 * UNIT
 
 
 def test_a_little_is_not_counted() -> None:

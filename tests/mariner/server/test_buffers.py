@@ -71,7 +71,7 @@ async def test_half_frames(half: Callable[[Target], socket.socket]) -> None:
             await asyncio.sleep(0.005)
         # everybody else goes on, also with what is large
         async with await RawPeer.init(gateway.mariner.port) as peer:
-            large = event("large", value="x" * 150_000)
+            large = event("large", value="x" * 50_000)
             assert (await peer.request(register_req(1, large)))["success"]
         assert closed(gateway)["too much is buffered"] == 1
         for connection in sockets:

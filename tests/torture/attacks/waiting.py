@@ -71,8 +71,8 @@ def _slow_query() -> bytes:
 
 
 def waiting_queries(target: Target) -> Facts:
-    """40 connections, with 63 queries for 1,000 types of 60 segments behind a slow one."""
-    query = wire.encode(wire.latest_req(2, _types(1_000, 60)))
+    """40 connections, with 63 queries for 1,000 types of 16 segments behind a slow one."""
+    query = wire.encode(wire.latest_req(2, _types(1_000, 16)))
     frames = [_slow_query(), *[query] * target.count(63)]
     return _crowd(target, target.count(40), Peer, frames)
 
@@ -92,8 +92,8 @@ def waiting_eventer_queries(target: Target) -> Facts:
 
 
 def waiting_allowed_eventer_queries(target: Target) -> Facts:
-    """Queries for 1,000 types of 60 segments on 40 connections, 200 on each."""
-    query = eventer.timeseries_req(2, _types(1_000, 60), newest=True)
+    """Queries for 1,000 types of 16 segments on 40 connections, 200 on each."""
+    query = eventer.timeseries_req(2, _types(1_000, 16), newest=True)
     return _components(target, target.count(40), [query] * target.count(200))
 
 
@@ -127,18 +127,18 @@ def waiting_small_registrations(target: Target) -> Facts:
 
 
 def waiting_unknown_types(target: Target) -> Facts:
-    """1,000 connections with ten of 120 kB each, in types of 60 segments that may be registered."""
+    """100 connections with 100 of 120 kB each, in types of 60 segments that may be registered."""
     types = [["app", *["a"] * 59] for _ in range(400)]
     request = wire.encode(register_req(1, [event(i) for i in types]))
-    return _crowd(target, target.count(1_000), Peer, [request] * target.count(10))
+    return _crowd(target, target.count(100), Peer, [request] * target.count(100))
 
 
 def blank_registrations(target: Target) -> Facts:
-    """500 connections with 100 registrations each of one event and 120 kB of white space."""
+    """50 connections with 1,000 registrations each of one event and 120 kB of white space."""
     request = wire.encode(register_req(1, [event(["app", "a"], 1)]))
     body = request[1 + request[0] :]
     padded = wire.frame(body[:-1] + b" " * 120_000 + body[-1:])
-    return _crowd(target, target.count(500), Peer, [padded] * target.count(100))
+    return _crowd(target, target.count(50), Peer, [padded] * target.count(1_000))
 
 
 @contextlib.contextmanager
