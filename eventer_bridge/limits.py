@@ -70,6 +70,10 @@ STEP_BYTES: Final = 256 << 10
 SLICE_S: Final = 0.002
 """Length of a slice of work on a large message."""
 
+ITERATION_S: Final = 0.01
+"""Length of an iteration of the event loop above which connections that sent something wait for
+their turns: thousands may have a large message at the same time."""
+
 FREED_OBJECTS: Final = 2_048
 """Events of a large session, or encoded ones, freed in one step: 0.7 ms."""
 

@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 
 from eventer_bridge import limits
 from eventer_bridge.model import Event, RegisterEvent
+from eventer_bridge.sharing.fairness import FairLine
 
 mlog = logging.getLogger(__name__)
 
@@ -27,27 +28,44 @@ Steps: TypeAlias = Generator[None, None, T]
 
 
 class Turns:
-    """A queue of turns for connections that sent much, or for work in slices.
+    """A line of turns for connections that sent much, or for work in slices; owners take turns.
 
     Other connections do not wait for it: one waiter continues at a time, and then the event
     loop serves all others. A process has one for its connections, and one for its slices.
     """
 
     def __init__(self) -> None:
-        self._waiting: deque[Callable[[], object]] = deque()
+        self._waiting: FairLine[Callable[[], object]] = FairLine()
+        self._is_scheduled = False
+        self._began_s = 0.0  # connections to be read from, in this iteration of the loop
 
-    def wait(self, resume: Callable[[], object]) -> None:
-        """Call a function once, after all earlier ones; it may wait again."""
-        self._waiting.append(resume)
-        if len(self._waiting) == 1:
+    def wait(self, resume: Callable[[], object], owner: str = "") -> None:
+        """Call a function once, after all earlier ones of its owner; it may wait again."""
+        self._waiting.append(owner, resume)
+        if not self._is_scheduled:
+            self._is_scheduled = True
             asyncio.get_running_loop().call_soon(self._next)
+
+    def is_late(self) -> bool:
+        """Whether this iteration of the loop took so long that others are to wait for their turns.
+
+        To be asked for each connection before what was received is looked at.
+        """
+        now_s = time.perf_counter()
+        if not self._began_s:
+            self._began_s = now_s
+            asyncio.get_running_loop().call_soon(self._begin)
+        return now_s - self._began_s > limits.ITERATION_S
+
+    def _begin(self) -> None:
+        self._began_s = 0.0
 
     def _next(self) -> None:
         try:
-            self._waiting[0]()
+            self._waiting.pop()()
         finally:
-            self._waiting.popleft()
-            if self._waiting:
+            self._is_scheduled = bool(self._waiting.clients)
+            if self._is_scheduled:
                 asyncio.get_running_loop().call_soon(self._next)
 
 

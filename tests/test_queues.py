@@ -199,6 +199,7 @@ def queues() -> Iterator[str]:
 def assignments(cls: ast.ClassDef) -> Iterator[tuple[str, ast.expr]]:
     """What is assigned to attributes of ``self``."""
     for node in ast.walk(cls):
+        pairs: list[tuple[ast.expr, ast.expr]]
         if isinstance(node, ast.AnnAssign) and node.value is not None:
             pairs = [(node.target, node.value)]
         elif isinstance(node, ast.Assign):

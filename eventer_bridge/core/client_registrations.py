@@ -230,7 +230,7 @@ class ClientRegistrations(Generic[RequestT]):
         self.hand_over_gathered()
         # what follows is taken in its turn: many may go on at once
         resume = functools.partial(self.stream.resume_reading, Pause.CORE_FULL)
-        self.stream.slot.turns.wait(resume)
+        self.stream.slot.turns.wait(resume, self.stream.owner)
 
     def leave(self) -> None:
         """The client is gone. What waits until the core has room is not registered any more."""

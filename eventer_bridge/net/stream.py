@@ -393,13 +393,19 @@ class Stream(StreamHooks[MessageT], asyncio.Protocol):
         self._liveness.has_heard = True
         self._sans_io.receive_data(data)
         if not self.pauses and not self._is_processing:
-            self._run_turn()
+            is_small = n_bytes < core_limits.UNCOUNTED_BYTES or self._slot is None
+            if not is_small and self.slot.turns.is_late():
+                self.yield_turn()
+            else:
+                self._run_turn()
         # not on outgoing connections: a server that closes may reset bytes not read at once
         if n_bytes >= limits.FULL_READ_BYTES and self._slot is not None:
             self.yield_turn()
         if self.bytes_in_cb is not None:
             self.bytes_in_cb(n_bytes)
-        if self._sans_io.buffered_bytes or self._is_buffering:
+        buffered_bytes = self._sans_io.buffered_bytes
+        self._counted_bytes = self.read_bytes - buffered_bytes  # what is not held until now is gone
+        if buffered_bytes or self._is_buffering:
             self._count_held()
 
     def eof_received(self) -> bool:
@@ -492,10 +498,7 @@ class Stream(StreamHooks[MessageT], asyncio.Protocol):
         n_before = self.n_messages
         end_s = now_s() + limits.TURN_S
         try:
-            while not self.pauses or self.may_take:
-                self.take_bytes()  # of messages before, of which nothing is held
-                if not take_some():
-                    break
+            while (not self.pauses or self.may_take) and take_some():
                 n_messages = self.n_messages - n_before
                 if n_messages == 1 and not sans_io.buffered_bytes:
                     break  # usually there is one
@@ -528,8 +531,11 @@ class Stream(StreamHooks[MessageT], asyncio.Protocol):
         """Continue after other connections had their turn."""
         if not self.pauses:
             self.pause_reading(Pause.TURN_OVER)
-            wait = self._loop.call_soon if self._slot is None else self._slot.turns.wait
-            wait(functools.partial(self.resume_reading, Pause.TURN_OVER))
+            resume = functools.partial(self.resume_reading, Pause.TURN_OVER)
+            if self._slot is None:
+                self._loop.call_soon(resume)
+            else:
+                self._slot.turns.wait(resume, self.owner)
 
     def _is_readable(self) -> bool:
         is_open = self.close_reason is None and not self._transport.is_closing()

@@ -212,7 +212,7 @@ class Bridge(aio.Resource):
             connection.forget = None
             connection.hold(-n_bytes)
             resume = functools.partial(connection.resume_reading, Pause.CORE_FULL)
-            connection.slot.turns.wait(resume)
+            connection.slot.turns.wait(resume, owner)
             self._register(connection, events, n_bytes)
 
         def forget() -> None:

@@ -116,7 +116,6 @@ class RsbConnection(Stream[bytes], aio.Resource):
         """See :class:`Stream`; events that arrive together are delivered together."""
         while self.may_take:
             batch: list[Received] = []
-            self.take_bytes()  # of events before, of which nothing is held
             try:
                 is_all = self._decode(batch)
             finally:  # events before a broken one are delivered

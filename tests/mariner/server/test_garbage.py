@@ -56,7 +56,7 @@ async def lose_slot(gateway: Gateway) -> None:
         async with asyncio.timeout(60):
             while not len(admission._new):
                 await asyncio.sleep(0.001)
-        slot = admission._new.oldest()
+        slot = admission._new.victim_of_all()
         admission._new.remove(slot)
         slot._evict()
         assert await peer.is_closed_by_server()

@@ -97,7 +97,9 @@ async def test_time_to_init_counts_from_accept_with_the_handshake(
         with socket.create_connection(("127.0.0.1", gateway.mariner.port)) as tcp:
             tcp.setblocking(False)
             await until(lambda: gateway.mariner.stats.connections == 1)
-            gateway._admission._new.oldest().accepted_at -= net_limits.FIRST_MESSAGE_TIMEOUT_S
+            gateway._admission._new.victim_of_all().accepted_at -= (
+                net_limits.FIRST_MESSAGE_TIMEOUT_S
+            )
             context = tls.client_context(made.ca)
             reader, writer = await asyncio.open_connection(
                 sock=tcp, ssl=context, server_hostname="127.0.0.1"

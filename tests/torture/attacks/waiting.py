@@ -214,18 +214,27 @@ def _fair(**bounds: float) -> Limits:
     return Limits(register_p99_s=1.0, at_most=bounds)
 
 
+_BURST: Final = Limits(ping_p99_s=1.0, query_p99_s=2.0, register_p99_s=2.0)
+"""0.5 GB that come at the same time have to be received, in one iteration of the loop."""
+
+_BUSY: Final = Limits(ping_p99_s=0.150, query_p99_s=1.0)
+"""Readers are busy with 40 connections that ask without a pause."""
+
+
 _LARGE_IN_TIME: Final = Limits(
     at_most={"slowest of them s": 5.0}, at_least={"another's large registrations": 1}
 )
 
 ATTACKS: Final = {
-    "waiting-queries": Attack(waiting_queries, prepare_events),
+    "waiting-queries": Attack(waiting_queries, prepare_events, limits=_BUSY),
     "waiting-long-queries": Attack(waiting_long_queries, prepare_events),
     "waiting-eventer-queries": Attack(waiting_eventer_queries, prepare_events),
-    "waiting-allowed-eventer-queries": Attack(waiting_allowed_eventer_queries, prepare_events),
+    "waiting-allowed-eventer-queries": Attack(
+        waiting_allowed_eventer_queries, prepare_events, limits=_BUSY
+    ),
     "waiting-registrations": Attack(waiting_registrations, limits=_LARGE_IN_TIME),
     "waiting-eventer-registrations": Attack(waiting_eventer_registrations, limits=_LARGE_IN_TIME),
-    "waiting-small-registrations": Attack(waiting_small_registrations, limits=_fair()),
+    "waiting-small-registrations": Attack(waiting_small_registrations, limits=_BURST),
     "waiting-unknown-types": Attack(waiting_unknown_types, limits=_fair()),
     "blank-registrations": Attack(blank_registrations, limits=_fair()),
     "subscribed-patterns": Attack(subscribed_patterns, limits=_fair(**{"100 new types s": 1.0})),
