@@ -22,7 +22,7 @@ from tests.support.peer import INIT, RawPeer, event, register_req
 from tests.torture.attacks import eventer, rsb
 from tests.torture.attacks.attack import Target
 
-TIMEOUT_S: Final = 8.0
+TIMEOUT_S: Final = 60.0
 PING: Final[dict[str, Any]] = {"msg_type": "ping_req", "ping_id": 1}
 OTHER: Final = {**APP, "name": "other"}
 EVENTER: Final = {"host": "127.0.0.1", "port": 0, "token": "insider"}
