@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from eventer_bridge import limits
+
 # --- wire ---------------------------------------------------------------------------------
 
 LARGE_FRAME_BYTES: Final = 128 << 10
@@ -10,9 +12,6 @@ more. Decoding a smaller one takes 2 ms at most."""
 
 STEP_BYTES: Final = 32 << 10
 """Bytes of a large message decoded between two looks at the clock."""
-
-MAX_OTHER_FRAME_BYTES: Final = 1 << 20
-"""Maximum size of a server's messages except ``register_req``: a query for 1,000 long types."""
 
 MAX_EVENT_COMMAS: Final = 1_000_000
 """Commas in one event of a large message, outside of strings, so that no event takes longer than
@@ -147,7 +146,7 @@ MAX_HTTP_LINE_BYTES: Final = 2 << 10
 MAX_HTTP_HEADERS: Final = 32
 """Headers of a request; these clients send below ten. With the length of a line, 64 kB at most."""
 assert MAX_EXPLAINED_BYTES <= MAX_LENIENT_BYTES
-assert LARGE_FRAME_BYTES <= MAX_LENIENT_BYTES < MAX_OTHER_FRAME_BYTES
+assert LARGE_FRAME_BYTES <= MAX_LENIENT_BYTES < limits.MAX_OTHER_MESSAGE_BYTES
 
 # --- metrics ------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ tail together form a message without events, which the codec decodes.
 
 Beyond the contract:
 
-- a message of more than ``limits.MAX_OTHER_FRAME_BYTES`` is a ``register_req`` with its key
+- a message of more than ``MAX_OTHER_MESSAGE_BYTES`` is a ``register_req`` with its key
   ``register_events``, once, within the first ``limits.LARGE_FRAME_BYTES``, at most as many bytes
   behind the events, and at most ``MAX_SESSION_EVENTS`` events;
 - each of these has at most ``limits.MAX_EVENT_COMMAS`` commas and ``limits.MAX_EVENT_MARKS``
@@ -72,10 +72,10 @@ def decode(message: bytes) -> Steps[Message]:
     """
     begin = _find_events(message)
     if begin is None:
-        if len(message) > limits.MAX_OTHER_FRAME_BYTES:
+        if len(message) > core_limits.MAX_OTHER_MESSAGE_BYTES:
             raise ContractError(
-                f"{len(message)} bytes, at most {limits.MAX_OTHER_FRAME_BYTES} are allowed for"
-                " messages other than register_req"
+                f"{len(message)} bytes, at most {core_limits.MAX_OTHER_MESSAGE_BYTES} are allowed"
+                " for messages other than register_req"
             )
         return codec.decode(message)
     reader = _Reader(message, _skip_blanks(message, begin))
