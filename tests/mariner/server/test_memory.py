@@ -380,19 +380,16 @@ async def test_what_was_not_held_is_not_counted_later(monkeypatch: pytest.Monkey
         assert (await peer.request(register_req(1, event("a"))))["success"]
 
 
-async def test_what_comes_together_is_held_while_it_waits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "MAX_PENDING_EVENTS", 10)
+async def test_what_comes_together_is_held_until_it_is_stored(tmp_path: Path) -> None:
     async with (
         running_gateway(path=tmp_path) as gateway,
-        await RawPeer.init(gateway.mariner.port) as first,
         await RawPeer.init(gateway.mariner.port) as peer,
     ):
-        assert (await first.request(register_req(0, event("a"))))["success"]
+        assert (await peer.request(register_req(0, event("a"))))["success"]
+        await until(lambda: not gateway.core.pending_events)
         with held_sync():
-            first.send_together([register_req(i, event("a")) for i in range(50)])
-            await until(lambda: gateway.core.is_full)
             some = [register_req(i, event("a", value="x" * 300)) for i in range(60)]
             peer.send_together(some)
-            await until(lambda: held() >= 60 * 300)
+            await until(lambda: gateway.core.pending_events == 60)
+            [client] = gateway.mariner.connections
+            assert client.held_bytes >= 60 * 300
