@@ -74,6 +74,9 @@ ITERATION_S: Final = 0.01
 """Length of an iteration of the event loop above which connections that sent something wait for
 their turns: thousands may have a large message at the same time."""
 
+READS_IN_TIME: Final = 8
+"""Reads that are taken before that is measured, which costs as much as some events."""
+
 FREED_OBJECTS: Final = 2_048
 """Events of a large session, or encoded ones, freed in one step: 0.7 ms."""
 

@@ -405,7 +405,7 @@ class Stream(StreamHooks[MessageT], asyncio.Protocol):
             self.bytes_in_cb(n_bytes)
         buffered_bytes = self._sans_io.buffered_bytes
         self._counted_bytes = self.read_bytes - buffered_bytes  # what is not held until now is gone
-        if buffered_bytes or self._is_buffering:
+        if buffered_bytes or (self._is_buffering and not self.held_bytes):  # else hold counted it
             self._count_held()
 
     def eof_received(self) -> bool:

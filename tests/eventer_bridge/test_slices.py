@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 
@@ -112,3 +113,12 @@ async def test_without_a_loop_many_are_freed_at_once(turns: Turns) -> None:
     many = [Many(Freed(turns, freed) for _ in range(3))]
     await asyncio.to_thread(many.clear)
     assert len(freed) == 3
+
+
+async def test_an_iteration_of_the_loop_that_took_long_is_late() -> None:
+    turns = slices.Turns()
+    assert not any(turns.is_late() for _ in range(limits.READS_IN_TIME + 1))
+    time.sleep(2 * limits.ITERATION_S)  # noqa: ASYNC251  # what other connections took
+    assert turns.is_late()
+    await asyncio.sleep(0)  # the next iteration
+    assert not any(turns.is_late() for _ in range(limits.READS_IN_TIME + 1))
