@@ -34,7 +34,7 @@ from eventer_bridge.model import (
 )
 from eventer_bridge.packed import KnownTypes, Packed
 from eventer_bridge.slices import Steps
-from eventer_bridge.subscription import EVERYTHING, Subscription
+from eventer_bridge.subscription import EVERYTHING
 
 HeldCb: TypeAlias = Callable[[], Timestamp | None]
 """Since when events are not to be deleted, for now; None: all may be."""
@@ -195,30 +195,6 @@ class Backend(aio.Resource, abc.ABC):
         events = (await self.answer(query, client)).events
         return len(events), events[0].timestamp if events else None
 
-    async def find_gaps(
-        self,
-        seen: Mapping[int, EventId],
-        rights: Subscription,
-        client: str,
-        holding: ExitStack | None = None,
-    ) -> set[int]:
-        """Servers of which retention deleted events that somebody did not see.
-
-        Where events of several servers are kept, one whose events were not deleted may be among
-        them.
-
-        Args:
-            seen: the last event that was seen of each server.
-            rights: types of interest.
-            client: see :meth:`answer`.
-            holding: see :meth:`answer`.
-
-        Raises:
-            ClosedError: the backend is closed.
-            StorageError: it cannot be read.
-        """
-        return set()
-
     def find_requests(self, owner: str, names: Sequence[str]) -> list[KeptRequest | None]:
         """Requests that are stored; what is under way may be found or not.
 
@@ -240,6 +216,25 @@ class Backend(aio.Resource, abc.ABC):
             StorageError: it cannot be read.
         """
         return False
+
+    def n_deletions(self) -> int:
+        """``QueryResult.n_deletions`` at this moment.
+
+        Raises:
+            ClosedError: the backend is closed.
+            StorageError: it cannot be read.
+        """
+        return 0
+
+    def note_missing(self, last: EventId) -> None:
+        """Note that events of a server are missing up to this one, which never came here.
+
+        Kept with what is handed over next; who reads on from before is told (``deleted``).
+
+        Raises:
+            StorageError: it cannot be kept now.
+            ClosedError: the backend is closed.
+        """
 
     def hold_retention(self, held_since: HeldCb) -> None:
         """Have retention keep what was not read yet; its thread calls ``held_since``."""
@@ -396,6 +391,9 @@ class Backend(aio.Resource, abc.ABC):
         For ``ids``, ``payload`` and ``unique_type``, see ``QueryTimeseriesParams``. Rights apply to
         them, too: the id of an invisible event is not found, and an invisible event does not count
         as the first of its type.
+
+        The answer to a server query tells what is missing in it, at the same moment
+        (``QueryResult.deleted``): what retention deleted here, and :meth:`note_missing`.
 
         With ``last_event_id``, a timeseries answer begins after that event; if the query without it
         would not include that event, the answer is empty (001: events are discarded until it

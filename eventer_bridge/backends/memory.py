@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 
+import msgspec
 from hat import aio
 
 from eventer_bridge import limits
@@ -42,7 +43,6 @@ from eventer_bridge.model import (
     Timestamp,
     natural_key,
 )
-from eventer_bridge.subscription import Subscription
 
 
 def create(
@@ -70,7 +70,9 @@ class MemoryBackend(VolatileBackend):
         self._lock = threading.Lock()  # guards the next two, which queries read
         self._events = EventBlocks()
         self._latest: dict[EventType, Event] = {}
-        self._deleted: dict[EventType, Event] = {}  # the last one of each type
+        # guarded as well: the last event that is missing of each server and type, and when
+        self._missing: dict[tuple[int, EventType | None], tuple[EventId, int]] = {}
+        self._n_deletions = 0
         self._readers = Readers(self._check_open)
         self.async_group.spawn(aio.call_on_cancel, self._stop)
         self._budget = TypeBudget()
@@ -131,18 +133,6 @@ class MemoryBackend(VolatileBackend):
         """See :class:`Backend`."""
         return self._readers.n_turns
 
-    async def find_gaps(
-        self,
-        seen: Mapping[int, EventId],
-        rights: Subscription,
-        client: str,
-        holding: ExitStack | None = None,
-    ) -> set[int]:
-        """See :class:`Backend`."""
-        self._check_open()
-        deleted = [i for event_type, i in self._deleted.items() if rights.matches(event_type)]
-        return {i for i, last in seen.items() if any(_is_behind(event, last) for event in deleted)}
-
     def stats(self) -> StoreStats:
         """See :class:`Backend`."""
         self._check_open()
@@ -157,8 +147,23 @@ class MemoryBackend(VolatileBackend):
 
     def may_be_deleted(self, event_id: EventId) -> bool:
         """See :class:`Backend`."""
-        deleted = (i.id for i in self._deleted.values() if i.id.server == event_id.server)
-        return any(i.session >= event_id.session for i in deleted)
+        missing = (i for i, _ in self._missing.values() if i.server == event_id.server)
+        return any(i.session >= event_id.session for i in missing)
+
+    def n_deletions(self) -> int:
+        """See :class:`Backend`."""
+        return self._n_deletions
+
+    def note_missing(self, last: EventId) -> None:
+        """See :class:`Backend`."""
+        self._check_open()
+        with self._lock:
+            self._note_missing([(last, None)])
+
+    def _note_missing(self, missing: Iterable[tuple[EventId, EventType | None]]) -> None:
+        self._n_deletions += 1
+        for last, event_type in missing:
+            self._missing[last.server, event_type] = last, self._n_deletions
 
     def hold_retention(self, held_since: HeldCb) -> None:
         """See :class:`Backend`."""
@@ -251,11 +256,14 @@ class MemoryBackend(VolatileBackend):
                 budgets[share] = budget
         while budgets and n_seen < self._events.n_blocks:
             some = self._events.block(n_seen)
-            kept = [event for event in some if not self._take(event, budgets)]
+            deleted = [event for event in some if self._take(event, budgets)]
             n_seen += 1
-            if len(kept) < len(some):
+            if deleted:
+                gone = {event.id for event in deleted}
+                kept = [event for event in some if event.id not in gone]
                 with self._lock:
                     n_seen = self._events.replace(n_seen - 1, kept)
+                    self._note_missing((event.id, event.type) for event in deleted)
                 n_bytes = sum(map(event_bytes, some)) - sum(map(event_bytes, kept))
                 progress.deleted(len(some) - len(kept), n_bytes)
                 n_deleted += len(some) - len(kept)
@@ -275,7 +283,6 @@ class MemoryBackend(VolatileBackend):
         if not budget.take(moment is not None and event.timestamp < moment, n_bytes):
             del budgets[share]
             return False
-        self._deleted[event.type] = event
         share.old_events -= 1
         share.old_bytes -= n_bytes
         return True
@@ -290,13 +297,24 @@ class MemoryBackend(VolatileBackend):
         with self._lock:
             blocks = self._events.snapshot()
             latest = tuple(self._latest.values()) if isinstance(params, QueryLatestParams) else ()
+            missing = [*self._missing.items()] if isinstance(params, QueryServerParams) else []
+            n_deletions = self._n_deletions
         reader = MemoryReader(blocks, types, pause, become_large)
         if isinstance(params, QueryServerParams):
-            return reader.ext_server(params)
+            last = params.last_event_id
+            deleted = [
+                event_id
+                for (server_id, event_type), (event_id, number) in missing
+                if server_id == params.server_id
+                and (last is None or event_id > last)
+                and number > query.n_deletions
+                and (event_type is None or types.matches(event_type))
+            ]
+            return msgspec.structs.replace(
+                reader.ext_server(params),
+                deleted=max(deleted, default=None),
+                n_deletions=n_deletions,
+            )
         if isinstance(params, QueryTimeseriesParams):
             return reader.ext_timeseries(params)
         return reader.ext_latest(params, latest)
-
-
-def _is_behind(deleted: Event, last: EventId) -> bool:
-    return deleted.id.server == last.server and deleted.id > last

@@ -24,16 +24,20 @@ class VisibleQuery:
     Args:
         params: the query.
         rights: what who asks may see; ``EVERYTHING`` for the server itself.
+        n_deletions: ``QueryResult.n_deletions`` of an earlier answer: what was deleted up to then
+            is left out of ``deleted``.
 
     Attributes:
         params: all its conditions but ``event_types``, of which nobody else may look:
             :attr:`types` and :attr:`few_types` take their place.
+        n_deletions: see there.
     """
 
-    __slots__ = ("_few_types", "_rights", "_types", "params")
+    __slots__ = ("_few_types", "_rights", "_types", "n_deletions", "params")
 
-    def __init__(self, params: QueryParams, rights: Subscription) -> None:
+    def __init__(self, params: QueryParams, rights: Subscription, n_deletions: int = 0) -> None:
         self.params = params
+        self.n_deletions = n_deletions
         self._rights = rights
         self._types: Subscription | None = None
         self._few_types: tuple[AbstractSet[EventType] | None] | None = None

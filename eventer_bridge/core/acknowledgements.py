@@ -40,9 +40,6 @@ class AcknowledgingClient(CursorHolder, Protocol):
     async def answer(self, params: QueryParams, holding: Reading) -> QueryResult:
         """What it may see, and wants, with its present rights."""
 
-    async def gaps_behind(self, seen: Mapping[int, EventId]) -> set[int]:
-        """See ``EventCore.find_gaps``."""
-
     def spend(self, reading: Reading) -> None:
         """Count what it used."""
 
@@ -178,16 +175,16 @@ class Acknowledgements:
 
     async def _check_deleted(self, ids: Sequence[EventId]) -> None:
         """Check that retention may have deleted events; raises as :meth:`_check_stored`."""
-        last: dict[int, EventId] = {}
-        for i in ids:
-            last[i.server] = max(i, last.get(i.server, i))
-        before = {
-            i.server: EventId(i.server, i.session, max(i.instance - 1, INT64_MIN))
-            for i in last.values()
-        }
-        gaps = await self._client.gaps_behind(before)
+        gaps: dict[int, EventId] = {}  # the last that is missing of each server
+        for server_id in {i.server for i in ids}:
+            with Reading() as reading:
+                params = QueryServerParams(server_id, True, 0)
+                if (deleted := (await self._client.answer(params, reading)).deleted) is not None:
+                    gaps[server_id] = deleted
+            self._client.spend(reading)
         for event_id in ids:
-            if event_id.server not in gaps or not await self._was_session(event_id):
+            last = gaps.get(event_id.server)
+            if last is None or last < event_id or not await self._was_session(event_id):
                 raise RemoteProtocolError(
                     f"events_ack: parked: event {_text(event_id)} is not stored, or this client may"
                     " not see it"

@@ -10,7 +10,7 @@ import abc
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Protocol, runtime_checkable
@@ -27,7 +27,6 @@ from eventer_bridge.core.session import Repeated, Session
 from eventer_bridge.core.stalls import Stalls, Work
 from eventer_bridge.errors import EventerBridgeError, NotOperationalError, RequestKeyError
 from eventer_bridge.model import (
-    EventId,
     QueryParams,
     QueryResult,
     RegisterEvent,
@@ -38,7 +37,7 @@ from eventer_bridge.model import (
 from eventer_bridge.packed import KnownTypes
 from eventer_bridge.sharing.fairness import FairGate, FairLine
 from eventer_bridge.slices import Steps, WorkQueue
-from eventer_bridge.subscription import EVERYTHING, Subscription
+from eventer_bridge.subscription import EVERYTHING
 
 mlog = logging.getLogger(__name__)
 
@@ -291,15 +290,9 @@ class EventCore(aio.Resource, abc.ABC):
         """
         return 0
 
-    async def find_gaps(
-        self,
-        seen: Mapping[int, EventId],
-        rights: Subscription,
-        client: str,
-        holding: ExitStack,
-    ) -> set[int]:
-        """See ``Backend.find_gaps``; raises as :meth:`answer`."""
-        return set()
+    def n_deletions(self) -> int:
+        """See ``Backend.n_deletions``."""
+        return 0
 
     async def query(self, params: QueryParams) -> QueryResult:
         """As :meth:`answer`, of a query of the server itself, which sees everything."""

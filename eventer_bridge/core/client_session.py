@@ -31,7 +31,7 @@ from eventer_bridge.core.client_service import ClientService, ClientWire
 from eventer_bridge.core.fanout import Filter
 from eventer_bridge.core.held import subscription_bytes
 from eventer_bridge.core.quotas import Account
-from eventer_bridge.core.replay import Replay, Start
+from eventer_bridge.core.replay import GAP_TEXT, Replay, Start
 from eventer_bridge.core.rights import Rights
 from eventer_bridge.core.session import Session
 from eventer_bridge.core.tokens import TokenHash
@@ -234,7 +234,7 @@ class ClientSession(Generic[RequestT]):
             self.stream.on_failed(e)
         else:
             if has_gaps and asked.start.declines_gap:
-                self.decline("start: events that this client did not see were deleted")
+                self.decline(f"start: {GAP_TEXT}")
             elif self.stream.close_reason is None:
                 try:
                     self._accept(asked, admitted)

@@ -17,7 +17,7 @@ Everything here runs on the event loop's thread.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Iterable, Sequence
 from contextlib import ExitStack
 from typing import Final
 
@@ -55,7 +55,6 @@ from eventer_bridge.model import (
 from eventer_bridge.modules.facade import ModuleEngineAdapter
 from eventer_bridge.modules.loading import ModuleConf
 from eventer_bridge.modules.runner import ModuleRunner
-from eventer_bridge.subscription import Subscription
 
 mlog = logging.getLogger(__name__)
 audit = logging.getLogger("audit")
@@ -175,15 +174,9 @@ class Engine(ReplicaCore):
             return None
         return self._backend.answer_at_once(query)
 
-    async def find_gaps(
-        self,
-        seen: Mapping[int, EventId],
-        rights: Subscription,
-        client: str,
-        holding: ExitStack,
-    ) -> set[int]:
+    def n_deletions(self) -> int:
         """See :class:`EventCore`."""
-        return await self._backend.find_gaps(seen, rights, client, holding)
+        return self._backend.n_deletions()
 
     async def check_ready(self) -> None:
         """See :class:`EventCore`."""

@@ -16,6 +16,12 @@ sessions of a server are notified in the order of their ids. What is held is bou
 too much, it is dropped and read from the store after all. So nothing waits in memory for a client,
 neither while it catches up nor when it reads slowly afterwards.
 
+Each page is looked at with what retention had deleted by then, of the same moment: where it deleted
+what the client has not seen, the client is told before the page (or closed, if it declines gaps).
+
+Events of a session come together, but a client may have seen the first of them elsewhere: what was
+read is known by event, not by session, and the rest of a session comes from the store.
+
 Clients take turns to join, and all that is read for one counts as its queries.
 
 Runs on the event loop's thread.
@@ -26,7 +32,7 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -59,6 +65,9 @@ from eventer_bridge.net.stats import CloseReason
 from eventer_bridge.net.stream import Stream
 from eventer_bridge.net.throttle import QUERIES
 from eventer_bridge.slices import Steps
+
+GAP_TEXT: Final = "events that this client did not see were deleted"
+"""Why a client is not accepted, or closed, that declines gaps."""
 
 
 class ReplayWire(Protocol):
@@ -93,7 +102,8 @@ class Start(msgspec.Struct, frozen=True):
     Attributes:
         wire: of the client.
         seen: the last event that it saw of each server; of others, it saw none.
-        declines_gap: whether it is to be declined if retention deleted what it did not see.
+        declines_gap: whether it is to be declined if retention deleted what it did not see, and
+            closed if that happens later.
         cursor: name of what keeps how far it acknowledged; ``seen`` is where that begins if it is
             new. None: the client keeps that itself.
     """
@@ -144,6 +154,8 @@ class Replay:
         self._read = dict(start.seen)  # up to where its events were read, or it was notified
         self._cursor: Cursor | None = None
         self._gaps: dict[int, EventId | None] = {}
+        self._n_deletions: dict[int, int] = {}  # of which it was told, of each server
+        self._n_deletions_before = 0
         self._is_live = False
         self._held: list[tuple[bytes, int, Session]] | None = None
         self._held_bytes = 0
@@ -171,13 +183,16 @@ class Replay:
             raise InitError(
                 f"start: event {own.server}/{own.session}/{own.instance} is not stored here"
             )
-        # of others, there was nothing that could have been deleted
-        if seen := {i: self._seen[i] for i in self._servers() if i in self._seen}:
-            for server_id in await self.gaps_behind(seen):
-                async with self._reading(waits=False) as reading:
-                    events, _ = await self._query(server_id, 1, reading)
-                    self._gaps[server_id] = events[0].id if events else None
-                    del events  # it may be large
+        # of others, nothing that was deleted until now matters
+        self._n_deletions_before = core.n_deletions()
+        for server_id in [i for i in self._servers() if i in self._seen]:
+            self._n_deletions[server_id] = 0
+            async with self._reading(waits=False) as reading:
+                result = await self._query(server_id, 1, reading)
+                if result.deleted is not None:
+                    self._gaps[server_id] = result.events[0].id if result.events else None
+                self._n_deletions[server_id] = result.n_deletions
+                del result  # it may be large
         if start.cursor is not None:  # others may have made some meanwhile
             assert core.cursors is not None
             core.cursors.seen(self._name, start.cursor, start.seen)
@@ -189,7 +204,11 @@ class Replay:
         if cursors is not None and name is not None:
             wanted = self._filter.subscription, self._filter.server_id
             self._cursor = cursors.take(self._name, name, self, self._start.seen, wanted)
-            self._go_on_behind(self._cursor.seen)  # what it acknowledged meanwhile
+            for server_id, last in self._cursor.seen.items():  # it may be elsewhere by now
+                if last != self._seen.get(server_id):
+                    self._gaps.pop(server_id, None)
+                    self._n_deletions[server_id] = 0
+            self._go_on_behind(self._cursor.seen)
             self._acknowledgements = Acknowledgements(
                 self._service, self._client.stream, cursors, self._cursor, self
             )
@@ -204,6 +223,8 @@ class Replay:
             self._service.fanout.add(self, wanted)
         else:  # what is held may have what it must not see any more
             self._leave()
+        if wanted != self._filter:  # of other types, it was not told
+            self._n_deletions |= dict.fromkeys(self._read, 0)
         self._filter = wanted
 
     def end(self) -> None:
@@ -245,16 +266,11 @@ class Replay:
         if (throttle := self._client.account.throttle) is not None:
             throttle.spend(QUERIES, reading.seconds * 1_000)
 
-    async def gaps_behind(self, seen: Mapping[int, EventId]) -> set[int]:
-        """See ``AcknowledgingClient``."""
-        async with self._reading(waits=False) as reading:
-            return await self._service.core.find_gaps(
-                seen, self._filter.subscription, self._client.stream.owner, reading
-            )
-
-    async def answer(self, params: QueryParams, holding: Reading) -> QueryResult:
-        """See ``AcknowledgingClient``."""
-        query = VisibleQuery(params, self._filter.subscription)
+    async def answer(
+        self, params: QueryParams, holding: Reading, n_deletions: int = 0
+    ) -> QueryResult:
+        """See ``AcknowledgingClient``; ``n_deletions``: see ``VisibleQuery``."""
+        query = VisibleQuery(params, self._filter.subscription, n_deletions)
         return await self._service.core.answer(query, self._client.stream.owner, (), holding)
 
     def on_cursor_lost(self, reason: str) -> None:
@@ -295,9 +311,13 @@ class Replay:
             return
         last = session.last_id
         read = self._read.get(last.server)
-        if read is None or last.session > read.session:  # else it was read from the store
-            self._seen[last.server] = self._read[last.server] = last
+        if read is None or last.session > read.session:
+            self._seen[last.server] = last
+            self._read[last.server] = _end_of(last)
             self._client.notify(message, event_count, session)
+        elif read < last:  # the client saw a part of it
+            self._leave()
+            self._wake.set()
 
     # --- the way ------------------------------------------------------------------------
 
@@ -365,8 +385,11 @@ class Replay:
 
     def _behind(self) -> list[int]:
         """Servers of which something was notified since its last events were read."""
-        last_persisted, read = self._service.core.last_persisted, self._read
-        return [i for i in self._servers() if i not in read or last_persisted(i) > read[i].session]
+        return [i for i in self._servers() if i not in self._read or self._read[i] < self._end(i)]
+
+    def _end(self, server_id: int) -> EventId:
+        """Up to where everything of a server is stored; queries find it."""
+        return EventId(server_id, self._service.core.last_persisted(server_id), INT64_MAX)
 
     def _hold(self) -> None:
         """Be notified from now on."""
@@ -406,25 +429,35 @@ class Replay:
         """
         async with self._reading(waits=waits) as reading:
             wanted = self._filter
-            persisted = self._service.core.last_persisted(server_id)  # it will be found
-            n_most = limits.REPLAY_PAGE_EVENTS
-            events, more_follows = await self._query(server_id, n_most, reading)
-            last = events[-1].id if events else None
-            n_events = len(events)
-            steps = self._wire.encode_replayed(events)
-            del events  # they may be large
+            end = self._end(server_id)
+            result = await self._query(server_id, limits.REPLAY_PAGE_EVENTS, reading)
+            n_events, more_follows = len(result.events), result.more_follows
+            first, last = [*(result.events[i].id for i in (0, -1) if n_events), None, None][:2]
+            n_deletions, is_gap = result.n_deletions, result.deleted is not None
+            steps = self._wire.encode_replayed(result.events)
+            del result  # its events may be large
             parts = await slices.run(steps) if n_events else []
         if wanted is not self._filter:  # read it again, with other rights
             return True
+        self._n_deletions[server_id] = n_deletions
+        if is_gap:
+            self._tell_gap(server_id, first)
         if last is not None:
             self._wire.send_replayed(parts)
             self._seen[server_id] = self._read[server_id] = last
             self._service.stats.events_notified += n_events
             self._client.account.n_notified += n_events
         if not more_follows:
-            end = EventId(server_id, persisted, INT64_MAX)
+            if last is not None:  # of a whole session, which may be behind that
+                end = max(end, _end_of(last))
             self._read[server_id] = max(end, self._read.get(server_id, end))
         return more_follows
+
+    def _tell_gap(self, server_id: int, oldest: EventId | None) -> None:
+        self._wire.send_gap(server_id, oldest)
+        if self._start.declines_gap:
+            self._client.stream.close(CloseReason.GAP, detail=GAP_TEXT, level=logging.INFO)
+            raise ClosedError(GAP_TEXT)
 
     async def _redeliver(self) -> None:
         """Send parked events that are to be tried again."""
@@ -476,12 +509,10 @@ class Replay:
         if (throttle := self._client.account.throttle) is not None:
             await throttle.until_paid()
 
-    async def _query(
-        self, server_id: int, max_results: int, holding: Reading
-    ) -> tuple[Sequence[Event], bool]:
+    async def _query(self, server_id: int, max_results: int, holding: Reading) -> QueryResult:
         params = QueryServerParams(server_id, True, max_results, self._read.get(server_id))
-        result = await self.answer(params, holding)
-        return result.events, result.more_follows
+        n_deletions = self._n_deletions.get(server_id, self._n_deletions_before)
+        return await self.answer(params, holding, n_deletions)
 
     @property
     def _name(self) -> str:
@@ -495,3 +526,8 @@ class Replay:
 
     def _is_wanted(self, server_id: int) -> bool:
         return self._filter.server_id in (None, server_id)
+
+
+def _end_of(event_id: EventId) -> EventId:
+    """Behind all events of a session."""
+    return EventId(event_id.server, event_id.session, INT64_MAX)

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from hat import aio
@@ -19,7 +19,7 @@ from eventer_bridge import limits
 from eventer_bridge.backends.base import HighWaterMark, QueryLoad, StoreStats
 from eventer_bridge.backends.request_keys import KeyRetention
 from eventer_bridge.backends.retention import Clock, RetentionRule
-from eventer_bridge.backends.rocksdb import control, keys
+from eventer_bridge.backends.rocksdb import control, keys, trimmed
 from eventer_bridge.backends.rocksdb.commit import Group
 from eventer_bridge.backends.rocksdb.group_commit import CommitObserver, GroupCommit
 from eventer_bridge.backends.rocksdb.opening import (
@@ -37,7 +37,6 @@ from eventer_bridge.model import (
     QueryServerParams,
     Timestamp,
 )
-from eventer_bridge.subscription import Subscription
 
 mlog = logging.getLogger(__name__)
 
@@ -192,16 +191,11 @@ class RocksDbBackend(GroupCommit):
         self._check_open()
         return await self._queries.count_server(query, client)
 
-    async def find_gaps(
-        self,
-        seen: Mapping[int, EventId],
-        rights: Subscription,
-        client: str,
-        holding: contextlib.ExitStack | None = None,
-    ) -> set[int]:
-        """See :class:`Backend`."""
+    def n_deletions(self) -> int:
+        """See :class:`Backend`. A short read on the loop's thread."""
         self._check_open()
-        return await self._queries.find_gaps(seen, rights, client, holding)
+        with self._store.in_use():
+            return trimmed.number_of(self._store)
 
     def may_be_deleted(self, event_id: EventId) -> bool:
         """See :class:`Backend`. A short read on the loop's thread."""

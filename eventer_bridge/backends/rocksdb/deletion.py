@@ -22,7 +22,6 @@ from eventer_bridge.backends.rocksdb.scan import KeyRange, find_in_blocks, scan_
 from eventer_bridge.backends.rocksdb.session_block import LOCAL_ID_BYTES, SessionBlock
 from eventer_bridge.backends.rocksdb.snapshot import Snapshot
 from eventer_bridge.backends.rocksdb.store import Store
-from eventer_bridge.backends.rocksdb.trimmed import ext_note
 from eventer_bridge.backends.turns import yield_gil
 
 
@@ -93,6 +92,7 @@ class Deletion:
     Attributes:
         commit: the deletion.
         events: those that it deletes: the first ones, as ``limits.RETENTION_BATCH_BYTES`` says.
+        missing: see ``trimmed.Deletions``.
         newest: session key up to which ranges are deleted; empty: no ranges. No event up to there
             may be written between the snapshot and the deletion.
     """
@@ -107,6 +107,7 @@ class Deletion:
         self.commit = Commit()
         self._batch = self.commit.batch
         self.newest = b""
+        self.missing: dict[bytes, bytes] = {}
         self._with_ranges = with_ranges
         blocks = [*_blocks_of(snapshot, events)]
         self.events = events[: sum(len(local_ids) for _, local_ids, _ in blocks)]
@@ -121,10 +122,11 @@ class Deletion:
         for key, value, _ in events:
             if source_key := keys.source_key(key, value):
                 self._batch.delete(source_key, source_cf)
-            by_type.setdefault(key[: keys.TYPE_BYTES], []).append(key)
+            type_id = key[: keys.TYPE_BYTES]
+            by_type.setdefault(type_id, []).append(key)
+            self.missing[key[-keys.ID_BYTES : -LOCAL_ID_BYTES] + type_id] = key[-LOCAL_ID_BYTES:]
         for of_type in by_type.values():
             self._delete_rows(of_type, store.handle("event"))
-        ext_note(store, self._batch, [of_type[-1] for of_type in by_type.values()])
 
     def _delete_blocks(self, store: Store, blocks: Iterable[_ReducedBlock]) -> None:
         runs: list[list[SessionBlock]] = []  # successive blocks to be deleted

@@ -47,6 +47,7 @@ from eventer_bridge.backends.rocksdb.query import QueryRunner
 from eventer_bridge.backends.rocksdb.request_rows import RequestRows
 from eventer_bridge.backends.rocksdb.retention import Retention
 from eventer_bridge.backends.rocksdb.storage_thread import StorageThread
+from eventer_bridge.backends.rocksdb.trimmed import ANY_TYPE, Deletions
 from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.errors import (
     ClosedError,
@@ -56,7 +57,7 @@ from eventer_bridge.errors import (
     StoreDamagedError,
     StoreFormatError,
 )
-from eventer_bridge.model import Event, EventType, Timestamp
+from eventer_bridge.model import Event, EventId, EventType, Timestamp
 from eventer_bridge.packed import KnownTypes, Packed
 from eventer_bridge.slices import Steps, WorkQueue, parts
 
@@ -105,6 +106,7 @@ class GroupCommit(Backend):
         self._rules, self._clock = rules, clock
         self._key_retention = key_retention
         self._requests = RequestRows(self._store, key_retention, clock)
+        self._deletions = Deletions(self._store)
         self._known_types: list[KnownTypes] = []
         self._groups: deque[Group] = deque()  # the first is being committed, or will be next
         self._is_committing = False
@@ -167,6 +169,13 @@ class GroupCommit(Backend):
         group = self._gather(0)
         self._store.stage_reader_rows(group.commit, rows)
         return group.future
+
+    def note_missing(self, last: EventId) -> None:
+        """See :class:`Backend`."""
+        self._check_writable()
+        encoded = keys.encode_id(last)
+        server, local_id = encoded[: keys.INT_BYTES], encoded[keys.INT_BYTES :]
+        self._deletions.stage(self._gather(0).commit, {server + ANY_TYPE: local_id})
 
     def check_types(self, event_types: Iterable[EventType], quota: TypeQuota | None = None) -> None:
         """See :class:`Backend`."""
@@ -426,6 +435,7 @@ class GroupCommit(Backend):
             group.commit.oldest <= deletion.newest for group in self._groups
         ):
             return False
+        self._deletions.stage(deletion.commit, deletion.missing)
         try:
             await asyncio.shield(self._append(deletion.commit).future)
         except OutcomeUnknownError as e:

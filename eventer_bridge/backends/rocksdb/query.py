@@ -32,7 +32,7 @@ What a query costs, besides what it returns:
 
 import asyncio
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import ExitStack
 from functools import partial
@@ -45,14 +45,13 @@ from eventer_bridge import limits, packed
 from eventer_bridge.backends.base import QueryLoad
 from eventer_bridge.backends.common import NO_WAY_ON, check_ids, result_limit, take
 from eventer_bridge.backends.readers import LargeCb, PauseCb, Readers, Reading
-from eventer_bridge.backends.rocksdb import keys
+from eventer_bridge.backends.rocksdb import keys, trimmed
 from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.latest import LatestCache, Row
 from eventer_bridge.backends.rocksdb.scan import KeyRange, find_in_blocks, scan_server
 from eventer_bridge.backends.rocksdb.snapshot import READ_FAMILIES, RowsRead, Snapshot
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.backends.rocksdb.timeseries import Timeseries
-from eventer_bridge.backends.rocksdb.trimmed import ext_find_gaps
 from eventer_bridge.backends.rocksdb.types import TypeRegistry, VisibleTypes
 from eventer_bridge.backends.rocksdb.wanted import EveryType, all_wanted, find_wanted
 from eventer_bridge.backends.visible_query import VisibleQuery
@@ -61,7 +60,6 @@ from eventer_bridge.model import (
     INT64_MAX,
     INT64_MIN,
     Event,
-    EventId,
     EventType,
     OrderBy,
     QueryLatestParams,
@@ -71,7 +69,6 @@ from eventer_bridge.model import (
     QueryTimeseriesParams,
     Timestamp,
 )
-from eventer_bridge.subscription import Subscription
 
 SEEKS_AT_A_TIME: Final = 16
 """Types that are sought before it pauses: some 0.1 ms."""
@@ -167,30 +164,6 @@ class QueryRunner:
         first = keys.decode_timestamp(found[0], keys.TYPE_BYTES) if found else None
         return len(found), first
 
-    async def find_gaps(
-        self,
-        seen: Mapping[int, EventId],
-        rights: Subscription,
-        client: str,
-        holding: ExitStack | None,
-    ) -> set[int]:
-        """See ``Backend.find_gaps``."""
-        return await self._readers.run(client, partial(self._ext_find_gaps, seen, rights), holding)
-
-    def _ext_find_gaps(
-        self, seen: Mapping[int, EventId], rights: Subscription, pause: PauseCb, _: LargeCb
-    ) -> set[int]:
-        with self._store.in_use() as opened:
-            # in a function of its own: as in _ext_run
-            return self._ext_gaps(Snapshot(self._store, *opened, pause), seen, rights)
-
-    def _ext_gaps(
-        self, snapshot: Snapshot, seen: Mapping[int, EventId], rights: Subscription
-    ) -> set[int]:
-        query = VisibleQuery(QueryServerParams(0), rights)
-        wanted = find_wanted(self._types, query, snapshot.pause)
-        return ext_find_gaps(self._store, snapshot, wanted, seen)
-
     def ext_close(self) -> None:
         """Wait until nobody reads; nothing is run afterwards. The store is to be closing."""
         self._readers.ext_close()
@@ -237,6 +210,8 @@ class QueryRunner:
     ) -> QueryResult:
         with self._store.in_use() as opened:
             # in a function of its own: it is gone when the store is free again
+            if isinstance(query.params, QueryServerParams):
+                read = (*read, trimmed.FAMILY)
             snapshot = Snapshot(self._store, *opened, pause, read=read)
             return self._ext_answer(snapshot, query, become_large)
 
@@ -256,7 +231,9 @@ class QueryRunner:
         else:
             wanted = find_wanted(types, query, snapshot.pause)
         if isinstance(params, QueryServerParams):
-            return reader.ext_server(params, wanted)
+            result = reader.ext_server(params, wanted)
+            deleted, number = trimmed.ext_find(snapshot, params, wanted, query.n_deletions)
+            return msgspec.structs.replace(result, deleted=deleted, n_deletions=number)
         return reader.ext_timeseries(params, wanted)
 
 

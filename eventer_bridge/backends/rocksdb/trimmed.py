@@ -1,81 +1,134 @@
-"""How far retention came with each event type, for clients that were away for long.
+"""What is missing of each server: deleted by retention, or deleted elsewhere before it came here.
 
-::
+So that who reads on behind an event is told where it would pass over some. ::
 
-    reader    "t" · type (4)    → position (36) of the last event of the type that was deleted
+    reader    "t"                          → number of deletions so far (8)
+              "t" · server (8)             → session (8) · instance (8) · number (8)
+              "t" · server (8) · type (4)  → the same
 
-A retention commit notes it with what it deletes. Runs on the retention thread, and on a reader
-thread.
+of the last event that is missing, of any type and of each, and of the latest deletion. A commit
+that deletes has these rows, too, numbered in the order of the commits; so what is missing at a
+moment is told apart from what an earlier answer told. What other servers do not have any more
+(:data:`ANY_TYPE`) may be of any type.
+
+Rows are staged on the event loop's thread, and read on a reader thread.
 """
 
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from rocksdict import WriteBatch
-
 from eventer_bridge.backends.rocksdb import keys
+from eventer_bridge.backends.rocksdb.commit import Commit
 from eventer_bridge.backends.rocksdb.keys import TypeId
-from eventer_bridge.backends.rocksdb.snapshot import Snapshot
+from eventer_bridge.backends.rocksdb.session_block import LOCAL_ID_BYTES
+from eventer_bridge.backends.rocksdb.snapshot import STEP_ROWS, Snapshot
 from eventer_bridge.backends.rocksdb.store import Store
-from eventer_bridge.model import EventId
+from eventer_bridge.model import INT64_MAX, INT64_MIN, EventId, QueryServerParams
 
 FAMILY: Final = "reader"
 PREFIX: Final = b"t"
 
+ANY_TYPE: Final = b"\xff" * keys.TYPE_BYTES
+"""In place of a type that is not known."""
 
-def ext_note(store: Store, batch: WriteBatch, last_of_types: Collection[bytes]) -> None:
-    """Note what a commit deletes.
+SERVER_KEY_BYTES: Final = len(PREFIX) + keys.INT_BYTES
+
+
+def value_bytes(key: bytes) -> int:
+    """Size of the value of a row; raises ``ValueError`` if it is no key of one."""
+    if key == PREFIX:
+        return keys.INT_BYTES
+    if len(key) not in (SERVER_KEY_BYTES, SERVER_KEY_BYTES + keys.TYPE_BYTES):
+        raise ValueError(f"a key of {len(key)} bytes")
+    return LOCAL_ID_BYTES + keys.INT_BYTES
+
+
+def number_of(store: Store) -> int:
+    """Number of deletions that are written; raises ``StorageError``."""
+    with store.errors():
+        number: bytes | None = store.later(FAMILY)[0].get(PREFIX)
+    return int.from_bytes(number or b"")
+
+
+class Deletions:
+    """Numbers deletions, and makes their rows.
 
     Args:
         store: the store.
-        batch: of the commit.
-        last_of_types: key in ``event`` of the last event of each type that is deleted.
     """
-    _, handle = store.later(FAMILY)
-    for key in last_of_types:
-        batch.put(PREFIX + key[: keys.TYPE_BYTES], key[keys.TYPE_BYTES :], handle)
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._number = number_of(store)
+        self._last: dict[bytes, bytes] = {}  # local id of the last missing event of a server
+
+    def stage(self, commit: Commit, missing: Mapping[bytes, bytes]) -> None:
+        """Add the rows of the next deletion to its commit, which is behind those before it.
+
+        Args:
+            commit: where to.
+            missing: local id (session, instance) of the last event by server and type.
+
+        Raises:
+            StorageError: the store cannot be read.
+        """
+        family, handle = self._store.later(FAMILY)
+        put = commit.batch.put
+        self._number += 1
+        number = self._number.to_bytes(keys.INT_BYTES)
+        put(PREFIX, number, handle)
+        for server_and_type, local_id in missing.items():
+            put(PREFIX + server_and_type, local_id + number, handle)
+            server = server_and_type[: keys.INT_BYTES]
+            if server not in self._last:
+                with self._store.errors():
+                    known: bytes | None = family.get(PREFIX + server)
+                self._last[server] = (known or b"")[:LOCAL_ID_BYTES]
+            self._last[server] = max(self._last[server], local_id)
+        for server in {i[: keys.INT_BYTES] for i in missing}:
+            put(PREFIX + server, self._last[server] + number, handle)
 
 
-def ext_find_gaps(
-    store: Store, snapshot: Snapshot, wanted: Collection[TypeId], seen: Mapping[int, EventId]
-) -> set[int]:
-    """Servers of which events were deleted that somebody did not see, as far as is known.
-
-    Where several servers' events are kept, events of another one may be taken for those of one.
+def ext_find(
+    snapshot: Snapshot, params: QueryServerParams, wanted: Collection[TypeId], known: int
+) -> tuple[EventId | None, int]:
+    """``deleted`` and ``n_deletions`` of the answer to a query of a server's events.
 
     Args:
-        store: the store.
-        snapshot: of it.
+        snapshot: that of the answer, with :data:`FAMILY`.
+        params: the query.
         wanted: types of interest.
-        seen: the last event that was seen of each server.
+        known: number of deletions of which it does not matter what they deleted.
     """
-    times = {server: _time_of(snapshot, last) for server, last in seen.items()}
-    family, _ = store.later(FAMILY)
-    rows = family.iter()
+    rows = snapshot.iterator(FAMILY)
+    if not INT64_MIN <= params.server_id <= INT64_MAX:
+        return None, 0
+    server, last = keys.encode_int(params.server_id), params.last_event_id
     rows.seek(PREFIX)
-    gaps: set[int] = set()
-    while rows.valid() and (key := rows.key()).startswith(PREFIX) and len(gaps) < len(seen):
-        snapshot.pause()
-        if key[len(PREFIX) :] in wanted:
-            deleted = rows.value()
-            gaps.update(i for i, last in seen.items() if _is_behind(deleted, last, times[i]))
+    number = rows.value() if rows.valid() and rows.key() == PREFIX else b""
+    found = start = b"" if last is None else keys.encode_id(last)
+    least = known.to_bytes(keys.INT_BYTES)
+
+    def is_later(value: bytes) -> bool:
+        return server + value[:LOCAL_ID_BYTES] > found and value[LOCAL_ID_BYTES:] > least
+
+    rows.seek(PREFIX + server)
+    n_rows = 0
+    while rows.valid() and (key := rows.key()).startswith(PREFIX + server):
+        type_id, value = key[SERVER_KEY_BYTES:], rows.value()
+        if not type_id:
+            if not is_later(value):
+                break
+        elif is_later(value) and (type_id == ANY_TYPE or type_id in wanted):
+            found = server + value[:LOCAL_ID_BYTES]
+        n_rows += 1
+        if n_rows % STEP_ROWS == 0:
+            snapshot.pause()
         rows.next()
     with snapshot.errors():
         rows.status()
-    return gaps
-
-
-def _is_behind(deleted: bytes, last: EventId, time: bytes) -> bool:
-    event_id = deleted[keys.TIMESTAMP_BYTES :]
-    if event_id.startswith(keys.encode_int(last.server)):
-        return event_id > keys.encode_id(last)
-    return deleted[: keys.TIMESTAMP_BYTES] > time
-
-
-def _time_of(snapshot: Snapshot, last: EventId) -> bytes:
-    """Timestamp of an event's session or, if that is gone, of what is left before it.
-
-    Zero if nothing is, or if so much was deleted in between that it is not looked for.
-    """
-    block_key = snapshot.find_block(keys.encode_int(last.server) + keys.encode_int(last.session))
-    return bytes(keys.TIMESTAMP_BYTES) if block_key is None else block_key[: keys.TIMESTAMP_BYTES]
+    if found == start:
+        return None, int.from_bytes(number)
+    session, instance = found[keys.INT_BYTES :][: keys.INT_BYTES], found[-keys.INT_BYTES :]
+    missing = EventId(params.server_id, keys.decode_int(session), keys.decode_int(instance))
+    return missing, int.from_bytes(number)

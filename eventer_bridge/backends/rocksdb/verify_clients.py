@@ -136,10 +136,11 @@ class _Readers:
             self._report(_id(event_id), text)
 
     def _check_trimmed(self, key: bytes, value: bytes) -> None:
-        type_id = key[len(trimmed.PREFIX) :]
-        if len(value) != keys.POSITION_BYTES or not keys.is_timestamp(value):
-            raise ValueError(f"{len(value)} bytes are no position")
-        if type_id not in self._known_types:
+        expected = trimmed.value_bytes(key)
+        if len(value) != expected:
+            raise ValueError(f"{len(value)} bytes, expected {expected}")
+        type_id = key[trimmed.SERVER_KEY_BYTES :]
+        if type_id not in (b"", trimmed.ANY_TYPE) and type_id not in self._known_types:
             self._report(key_text(key), f"unknown event type {key_text(type_id)}")
 
     def _is_stored(self, event_id: EventId) -> bool:
