@@ -11,6 +11,7 @@ from eventer_bridge import limits
 from eventer_bridge.backends.base import Backend
 from eventer_bridge.backends.common import NO_WAY_ON
 from eventer_bridge.backends.retention import Clock, RetentionRule, event_bytes
+from eventer_bridge.backends.visible_query import VisibleQuery
 from eventer_bridge.model import (
     Event,
     EventId,
@@ -19,11 +20,13 @@ from eventer_bridge.model import (
     OrderBy,
     QueryLatestParams,
     QueryParams,
+    QueryResult,
     QueryServerParams,
     QueryTimeseriesParams,
     Timestamp,
     natural_key,
 )
+from eventer_bridge.subscription import EVERYTHING, Subscription
 from tests.eventer_bridge.backends.oracle import Writer, answer, draft, matches, numbered
 
 Opened = AbstractAsyncContextManager[Backend]
@@ -122,6 +125,27 @@ async def check_all_queries(backend: Backend, events: list[Event]) -> None:
     assert backend.stats().event_types == len(types)
 
 
+async def check_missing(backend: Backend, registered: Sequence[Event], left: list[Event]) -> None:
+    """A server query tells what is missing behind an event, of the types that may be seen."""
+    gone = {i.id: i.type for i in registered} | dict.fromkeys((i.id for i in left), ())
+    types = sorted({event.type for event in registered})
+    for rights in [EVERYTHING, *(Subscription([i]) for i in types)]:
+        for last in [None, *(i.id for i in registered[:: max(1, len(registered) // 20)])]:
+            server = registered[0].id.server if last is None else last.server
+            missing = [
+                i
+                for i, event_type in gone.items()
+                if i.server == server and rights.matches(event_type) and event_type
+                if last is None or i > last
+            ]
+            params = QueryServerParams(server, True, 1, last)
+            result = await backend.answer(VisibleQuery(params, rights))
+            assert result.deleted == max(missing, default=None)
+            known = VisibleQuery(params, rights, result.n_deletions)
+            assert (await backend.answer(known)).deleted is None
+            assert result.n_deletions == backend.n_deletions()
+
+
 @pytest.fixture
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look all the time, in small steps."""
@@ -176,6 +200,43 @@ class RetentionContract:
             expected = kept(writer.events, rules, clock.now)
             assert await settled(backend, clock) == expected
             await check_all_queries(backend, expected)
+            await check_missing(backend, writer.events, expected)
+
+    async def test_what_was_deleted_since_is_told(self, open_backend: Open) -> None:
+        clock = TestClock(10)
+        rules = [rule("a", duration=5), rule("b", duration=9)]
+        async with open_backend(*rules, clock=clock) as backend:
+            writer = Writer(backend)
+            for _ in range(10):
+                await writer.session(draft("a"), draft("b"))
+            first = writer.events[0].id
+
+            async def missing(rights: Subscription, n_deletions: int = 0) -> QueryResult:
+                params = QueryServerParams(1, True, 0, first)
+                return await backend.answer(VisibleQuery(params, rights, n_deletions))
+
+            only_b = Subscription([("b",)])
+            await settled(backend, clock)
+            before = await missing(EVERYTHING)
+            assert before.deleted == writer.events[6].id  # an a
+            clock.now = Timestamp(12, 0)
+            await settled(backend, clock)
+            assert (await missing(EVERYTHING, before.n_deletions)).deleted == writer.events[10].id
+            # before what was told, but it was not deleted then
+            assert (await missing(only_b, before.n_deletions)).deleted == writer.events[3].id
+
+    async def test_what_never_came_is_missing(self, open_backend: Open) -> None:
+        async with open_backend(clock=TestClock()) as backend:
+            writer = Writer(backend)
+            missing = EventId(2, 5, 3)
+            backend.note_missing(missing)
+            [event] = await writer.session(draft("a"), server=2, time=1)
+            for last, deleted in (None, missing), (EventId(2, 5, 2), missing), (missing, None):
+                query = VisibleQuery(QueryServerParams(2, True, 9, last), Subscription([("b",)]))
+                assert (await backend.answer(query)).deleted == deleted
+            of_another = VisibleQuery(QueryServerParams(1, True), EVERYTHING)
+            assert (await backend.answer(of_another)).deleted is None
+            assert event.id.server == 2
 
     async def test_limits_hold_while_events_come(self, open_backend: Open) -> None:
         rules = [rule("a/?", max_entries=10), rule("*", min_entries=4, duration=20)]

@@ -53,7 +53,7 @@ KEYS: Final = b"o" + OWNER
 REQUEST: Final = b"k" + OWNER + bytes(4) + b"k"
 CURSOR: Final = cursor_key("app", "c")
 PARKED: Final = parked_prefix("app", "c") + encode_id(EventId(1, 2, 1))
-GAP: Final = b"t" + A
+GAP: Final = b"t" + keys.encode_int(1) + A
 
 now: Final = Timestamp(3, 0)
 
@@ -333,7 +333,11 @@ def gap_cut_off(rows: Rows) -> None:
 
 
 def gap_of_an_unknown_type(rows: Rows) -> None:
-    rows["reader"][b"t" + keys.encode_type_id(9)] = SESSION + FIRST
+    rows["reader"][GAP[: -len(A)] + keys.encode_type_id(9)] = bytes(24)
+
+
+def gap_of_no_server(rows: Rows) -> None:
+    rows["reader"][GAP[:5]] = bytes(24)
 
 
 def strange_keys(rows: Rows) -> None:
@@ -477,8 +481,11 @@ DAMAGES: Final[dict[Callable[[Rows], None], list[str]]] = {
         f"reader: {key_of(PARKED)}: cannot be decoded: Object missing required field `reason`"
     ],
     parked_cut_off: [f"reader: {key_of(PARKED[:-1])}: cannot be decoded: no id of an event"],
-    gap_cut_off: [f"reader: {key_of(GAP)}: cannot be decoded: 1 bytes are no position"],
-    gap_of_an_unknown_type: ["reader: key 7400000009: unknown event type key 00000009"],
+    gap_cut_off: [f"reader: {key_of(GAP)}: cannot be decoded: 1 bytes, expected 24"],
+    gap_of_no_server: [f"reader: {key_of(GAP[:5])}: cannot be decoded: a key of 5 bytes"],
+    gap_of_an_unknown_type: [
+        f"reader: key {GAP[: -len(A)].hex()}00000009: unknown event type key 00000009"
+    ],
     strange_keys: [
         "type: key ffffff: not a key of this index",
         "session: key ffffff: not a key of this index",
