@@ -45,7 +45,8 @@ mlog = logging.getLogger(__name__)
 class Observer(Protocol):
     """Is notified of sessions and of the status. Calls must not block.
 
-    An observer that raises misses that notification; the others do not.
+    An observer that raises misses that notification, which is logged; the others do not. One that
+    tells others of sessions is a :class:`TellingObserver`.
     """
 
     def on_session(self, session: Session, persisted: bool) -> None:
@@ -61,6 +62,20 @@ class PatientObserver(Observer, Protocol):
 
     def on_large_session(self, session: Session, persisted: bool) -> Steps[None]:
         """As :meth:`on_session`, in steps. No other session is notified meanwhile."""
+
+
+@runtime_checkable
+class TellingObserver(Observer, Protocol):
+    """An observer that tells peers: who cannot be told of a session is to know, and is closed."""
+
+    def on_missed(self, session: Session | None, persisted: bool, error: Exception) -> None:
+        """:meth:`on_session` raised: close those who may have missed the session.
+
+        Args:
+            session: the session; None: it is not known which.
+            persisted: as there.
+            error: what was raised.
+        """
 
 
 @runtime_checkable
@@ -368,11 +383,19 @@ class EventCore(aio.Resource, abc.ABC):
     def _notify_sessions(self, sessions: Sequence[Session], *, persisted: bool) -> None:
         """Notify observers of sessions, in their order."""
         for observer in self._hearing[persisted]:
-            for session in sessions:
-                try:
-                    observer.on_session(session, persisted)
-                except Exception:
-                    mlog.exception("an observer failed")
+            try:
+                for session in sessions:
+                    try:
+                        observer.on_session(session, persisted)
+                    except Exception as e:
+                        _on_missed(observer, session, persisted, e)
+            except Exception as e:  # there is no memory to make them
+                _on_missed(observer, None, persisted, e)
+
+    def _on_unnotified(self, error: Exception, *, persisted: bool) -> None:
+        """Observers cannot be notified of some sessions."""
+        for observer in self._hearing[persisted]:
+            _on_missed(observer, None, persisted, error)
 
     def _notify_in_steps(self, session: Session, *, persisted: bool) -> Steps[None]:
         """The same, of a large session."""
@@ -383,8 +406,8 @@ class EventCore(aio.Resource, abc.ABC):
                 else:
                     observer.on_session(session, persisted)
                     yield
-            except Exception:
-                mlog.exception("an observer failed")
+            except Exception as e:
+                _on_missed(observer, session, persisted, e)
 
     def _notify_other_history(self) -> None:
         """Notify observers that the next sessions do not continue those before."""
@@ -404,6 +427,17 @@ class EventCore(aio.Resource, abc.ABC):
                 observer.on_status(status)
             except Exception:
                 mlog.exception("an observer failed")
+
+
+def _on_missed(
+    observer: Observer, session: Session | None, persisted: bool, error: Exception
+) -> None:
+    """An observer raised; it is to be told before memory is needed for the log."""
+    try:
+        if isinstance(observer, TellingObserver):
+            observer.on_missed(session, persisted, error)
+    finally:
+        mlog.error("an observer failed", exc_info=error)
 
 
 def tried(register: Callable[[], Session]) -> Session | EventerBridgeError:

@@ -162,6 +162,10 @@ class ClientService:
         """Notify clients (``core.PatientObserver``)."""
         return self.fanout.notify_in_steps(session, persisted)
 
+    def on_missed(self, session: Session | None, persisted: bool, error: Exception) -> None:
+        """Close the clients that may have missed it (``core.TellingObserver``)."""
+        self.fanout.fail(session, persisted, error)
+
     def on_status(self, status: Status) -> None:
         """Notify clients (``core.Observer``)."""
         for client in tuple(self.clients):

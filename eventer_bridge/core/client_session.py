@@ -329,7 +329,8 @@ class ClientSession(Generic[RequestT]):
 
     def on_failed(self, error: Exception) -> None:
         """See ``fanout.Receiver``."""
-        self.stream.close(CloseReason.INTERNAL_ERROR, detail=str(error), level=logging.ERROR)
+        detail = str(error) or repr(error)
+        self.stream.close(CloseReason.INTERNAL_ERROR, detail=detail, level=logging.ERROR)
 
     def acknowledge(
         self,

@@ -3,7 +3,8 @@
 Clients with the same filter (subscription, server id, persisted) form one group. The groups
 of a type are cached until a group is added or removed. Groups that receive the same events
 share one message; the wire encodes it, and a session's events once (``Session.encodings``). A
-receiver that raises is closed, and costs the others nothing.
+receiver that raises is closed, and costs the others nothing. So are those for whom a message cannot
+be made: who cannot be told of a session is to know that it missed something.
 
 Filters, which may have a thousand query types, are compared only when clients come and go. On
 the way of an event, groups are compared by identity.
@@ -175,10 +176,15 @@ class Fanout:
     ) -> Steps[None]:
         messages: dict[tuple[int, ...], bytes] = {}
         for group, indices in indices_by_group.items():
-            key = tuple(indices)
-            message = messages.get(key)
-            if message is None:
-                message = messages[key] = self._encode(session, indices)
+            try:
+                key = tuple(indices)
+                message = messages.get(key)
+                if message is None:
+                    message = messages[key] = self._encode(session, indices)
+            except Exception as e:
+                _fail(group, e)
+                yield
+                continue
             # a copy: a receiver closed by its notification leaves the group
             for receiver in tuple(group.receivers):
                 try:
@@ -187,6 +193,18 @@ class Fanout:
                     mlog.exception("a receiver failed")
                     receiver.on_failed(e)
             yield
+
+    def fail(self, session: Session | None, persisted: bool, error: Exception) -> None:
+        """A session could not be notified: close the receivers that may want it.
+
+        Args:
+            session: the session; None: any.
+            persisted: as of :meth:`notify`.
+            error: why.
+        """
+        for group in tuple(self.groups.values()):
+            if group.filter.persisted is persisted and _may_want(group.filter, session):
+                _fail(group, error)
 
     def _groups_of(self, event_type: EventType, persisted: bool) -> tuple[_Group, ...]:
         """Groups of a type, cached."""
@@ -202,3 +220,22 @@ class Fanout:
 
     def _forget(self, persisted: bool) -> None:
         (self._persisted if persisted else self._registered).clear()
+
+
+def _fail(group: _Group, error: Exception) -> None:
+    """Close all receivers of a group."""
+    receivers = tuple(group.receivers)
+    for receiver in receivers:
+        receiver.on_failed(error)
+    mlog.error("clients cannot be told of a session", exc_info=error)
+
+
+def _may_want(group_filter: Filter, session: Session | None) -> bool:
+    """Whether a session has something for a filter, as far as can be found out."""
+    if session is None:
+        return True
+    try:
+        is_wanted = any(map(group_filter.subscription.matches, session.types))
+        return is_wanted and group_filter.server_id in (None, session.server_id)
+    except Exception:  # what failed before may fail again
+        return True

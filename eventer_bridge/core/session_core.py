@@ -493,8 +493,11 @@ class SessionCore(EventCore):
         last = together.last_id
         uncommitted.last_sessions[last.server] = last.session
         if together.is_stepwise or self._notifying.is_busy:
-            for session in together.sessions:
-                self._notifying.add(functools.partial(self._notify_registered_in_turn, session))
+            try:
+                for session in together.sessions:
+                    self._notifying.add(functools.partial(self._notify_registered_in_turn, session))
+            except Exception as e:
+                self._on_unnotified(e, persisted=False)
         elif self._hearing[False]:
             self._notify_sessions(together.sessions, persisted=False)
 
@@ -544,9 +547,12 @@ class SessionCore(EventCore):
     def _end_in_turn(self, together: Tracked, commit: asyncio.Future[None]) -> Steps[None]:
         self._end(together, commit)
         self._notify_drained()
-        for session in together.sessions:
-            yield from self._notify_in_turn(session, persisted=True)
-            yield
+        try:
+            for session in together.sessions:
+                yield from self._notify_in_turn(session, persisted=True)
+                yield
+        except Exception as e:
+            self._on_unnotified(e, persisted=True)
 
     def _notify_registered_in_turn(self, session: Session) -> Steps[None]:
         """Notify observers of a session, unless its commit failed meanwhile."""

@@ -470,7 +470,8 @@ class Stream(StreamHooks[MessageT], asyncio.Protocol):
         # a send after closing is no bug
         if not (isinstance(error, ClosedError) and self.close_reason is not None):
             self.mlog.error("handler failed", exc_info=error, extra=self.log_extra)
-            self.close(CloseReason.INTERNAL_ERROR, detail=str(error), level=logging.ERROR)
+            detail = str(error) or repr(error)
+            self.close(CloseReason.INTERNAL_ERROR, detail=detail, level=logging.ERROR)
 
     def _process(self) -> None:
         # also called while a message is handled: then the calling loop continues

@@ -45,6 +45,7 @@ from eventer_bridge.excerpts import cut, quoted_type
 from eventer_bridge.model import Event, EventType, RegisterEvent, SourceType, Status
 from eventer_bridge.net import Admission
 from eventer_bridge.net.pause import Pause
+from eventer_bridge.net.stats import CloseReason
 from eventer_bridge.rsb import codec, limits, payloads, transport
 from eventer_bridge.rsb.connection import Received, RsbConnection
 from eventer_bridge.rsb.event import Informer, RsbEvent, RsbEventId, Scope
@@ -183,6 +184,19 @@ class Bridge(aio.Resource):
                 if route := self._route_of(event.type):
                     self._send_event(event, route)
             yield
+
+    def on_missed(self, session: Session | None, persisted: bool, error: Exception) -> None:
+        """Close the bus' connections, which may have missed it (``core.TellingObserver``).
+
+        Participants cannot get it any more; that they missed something, they see.
+        """
+        try:
+            is_sent = session is None or any(map(self._route_of, session.types))
+        except Exception:  # what failed before may fail again
+            is_sent = True
+        for connection in self.connections if is_sent and self._informers else ():
+            detail = str(error) or repr(error)
+            connection.close(CloseReason.INTERNAL_ERROR, detail=detail, level=logging.ERROR)
 
     def on_status(self, status: Status) -> None:
         """Ignored: RSB has no status (``core.Observer``)."""

@@ -263,6 +263,57 @@ def test_one_that_raises_costs_the_others_nothing(loop: asyncio.AbstractEventLoo
     assert [type(i) for i in failed] == [ZeroDivisionError] * 4
 
 
+class Closed(Recorder):
+    """A receiver that is closed where it cannot be told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failed: list[Exception] = []
+
+    def on_failed(self, error: Exception) -> None:
+        self.failed.append(error)
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+def test_those_for_whom_there_is_no_message_are_closed(
+    loop: asyncio.AbstractEventLoop, is_large: bool
+) -> None:
+    def encode_some(session: Session, indices: Sequence[int]) -> bytes:
+        if 1 in indices:
+            raise MemoryError
+        return encode(session, indices)
+
+    fanout = Fanout(encode_some, prepare)
+    of_a, of_b, of_all, of_none = [Closed() for _ in range(4)]
+    for receiver, event_type in (of_a, "a"), (of_b, "b"), (of_all, "*"), (of_none, "c"):
+        fanout.add(receiver, Filter(Subscription([(event_type,)]), None, True))
+    session = session_of(loop, (1, ("a",)), (1, ("b",)))
+    if is_large:
+        slices.at_once(fanout.notify_in_steps(session, True))
+    else:
+        fanout.notify(session, True)
+    assert of_a.told == [(b"\x00", 1)]
+    assert [len(i.failed) for i in (of_a, of_b, of_all, of_none)] == [0, 1, 1, 0]
+
+
+def test_who_may_want_what_nobody_could_be_told_of(loop: asyncio.AbstractEventLoop) -> None:
+    fanout = Fanout(encode, prepare)
+    receivers = [Closed() for _ in range(5)]
+    filters = [
+        Filter(Subscription([("a",)]), None, True),
+        Filter(Subscription([("a",)]), 1, True),
+        Filter(Subscription([("a",)]), 2, True),
+        Filter(Subscription([("b",)]), None, True),
+        Filter(Subscription([("a",)]), None, False),
+    ]
+    for receiver, one_filter in zip(receivers, filters, strict=True):
+        fanout.add(receiver, one_filter)
+    fanout.fail(session_of(loop, (1, ("a",))), True, MemoryError())
+    assert [len(i.failed) for i in receivers] == [1, 1, 0, 0, 0]
+    fanout.fail(None, True, MemoryError())
+    assert [len(i.failed) for i in receivers] == [2, 2, 1, 1, 0]
+
+
 def test_a_large_session_is_told_of_in_steps(loop: asyncio.AbstractEventLoop) -> None:
     done: list[object] = []
 

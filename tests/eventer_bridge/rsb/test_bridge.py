@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from eventer_bridge.core.engine import Engine
+from eventer_bridge.rsb import payloads
 from eventer_bridge.rsb.event import RsbEvent, now_us
 from eventer_bridge.rsb.introspection import RSB_SCOPE
 from mariner.gateway.gateway import Gateway
@@ -108,6 +109,23 @@ async def test_events_of_the_bus_are_registered_with_everything(tmp_path: Path) 
         assert times == sorted(times)
         assert first["payload"]["data"]["value"] == "hello"
         assert second["payload"]["data_type"] == ".x.Image"
+
+
+async def test_who_cannot_be_told_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> RsbEvent:
+        raise MemoryError
+
+    async with (
+        bridging() as gateway,
+        await RawPeer.connect(rsb_port(gateway)) as peer,
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(payloads, "from_event", fail)
+            await register(gateway, event("other"))  # which it is not told of anyway
+            await register(gateway, event("rsb", "cmd", "go"))
+        with pytest.raises(asyncio.IncompleteReadError):
+            await receive_of_users(peer)
+        assert stats(gateway).closed["internal error"] == 1
 
 
 async def test_sequence_numbers_that_wrap_repeat_or_come_late_are_all_kept() -> None:
