@@ -9,8 +9,16 @@ from typing import Any
 import pytest
 
 from eventer_bridge import limits
+from eventer_bridge.backends.visible_query import VisibleQuery
 from eventer_bridge.core.engine import Engine
-from eventer_bridge.model import Event, EventId, JsonPayload, QueryTimeseriesParams, Timestamp
+from eventer_bridge.model import (
+    Event,
+    EventId,
+    JsonPayload,
+    QueryServerParams,
+    QueryTimeseriesParams,
+    Timestamp,
+)
 from eventer_bridge.net import limits as net_limits
 from mariner import client
 from mariner.gateway.gateway import Gateway
@@ -159,12 +167,15 @@ async def test_a_session_that_comes_while_the_client_joins(
         core = gateway.core
         assert isinstance(core, Engine)
         await core.replicate(session_of(6, 1))
-        answer = core.answer
+        answer, n_pages = core.answer, 0
 
-        async def then_it_comes(*args: Any) -> Any:
-            result = await answer(*args)
-            if core.last_persisted(2) == 6:
-                await core.replicate(session_of(7, 5))
+        async def then_it_comes(query: VisibleQuery, *args: Any) -> Any:
+            nonlocal n_pages
+            result = await answer(query, *args)
+            if isinstance(query.params, QueryServerParams) and query.params.server_id == 2:
+                n_pages += 1
+                if n_pages == 2:  # the first was before it was accepted
+                    await core.replicate(session_of(7, 5))
             return result
 
         monkeypatch.setattr(core, "answer", then_it_comes)
