@@ -27,6 +27,7 @@ from eventer_bridge.core.session import Repeated, Session
 from eventer_bridge.core.stalls import Stalls, Work
 from eventer_bridge.errors import EventerBridgeError, NotOperationalError, RequestKeyError
 from eventer_bridge.model import (
+    EventId,
     QueryParams,
     QueryResult,
     RegisterEvent,
@@ -97,6 +98,7 @@ class EventCore(aio.Resource, abc.ABC):
         pending_events: events that were accepted and are not acknowledged yet.
         n_ended: sessions that have ended so far.
         cursors: of clients; None: it keeps none.
+        missing: the last event of other servers that will never come, since the start.
         lane: who takes in a large message of a client has it from before it is decoded, and
             for a large session until that is committed.
     """
@@ -121,6 +123,7 @@ class EventCore(aio.Resource, abc.ABC):
         self._stalls = Stalls()
         self._notifying = WorkQueue()
         self.cursors: Cursors | None = None
+        self.missing: dict[int, EventId] = {}
 
     @property
     @abc.abstractmethod
@@ -393,7 +396,7 @@ class EventCore(aio.Resource, abc.ABC):
                 _on_missed(observer, None, persisted, e)
 
     def _on_unnotified(self, error: Exception, *, persisted: bool) -> None:
-        """Observers cannot be notified of some sessions."""
+        """Some sessions cannot be notified: close whoever hears of such, for that reason."""
         for observer in self._hearing[persisted]:
             _on_missed(observer, None, persisted, error)
 
@@ -437,7 +440,7 @@ def _on_missed(
         if isinstance(observer, TellingObserver):
             observer.on_missed(session, persisted, error)
     finally:
-        mlog.error("an observer failed", exc_info=error)
+        mlog.error("an observer misses sessions", exc_info=error)
 
 
 def tried(register: Callable[[], Session]) -> Session | EventerBridgeError:

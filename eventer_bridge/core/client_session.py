@@ -329,8 +329,9 @@ class ClientSession(Generic[RequestT]):
 
     def on_failed(self, error: Exception) -> None:
         """See ``fanout.Receiver``."""
-        detail = str(error) or repr(error)
-        self.stream.close(CloseReason.INTERNAL_ERROR, detail=detail, level=logging.ERROR)
+        is_gap = isinstance(error, EventerBridgeError)  # else it is a bug of ours, or no memory
+        reason = CloseReason.GAP if is_gap else CloseReason.INTERNAL_ERROR
+        self.stream.close(reason, detail=str(error) or repr(error), level=logging.ERROR)
 
     def acknowledge(
         self,

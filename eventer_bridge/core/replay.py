@@ -53,6 +53,7 @@ from eventer_bridge.errors import (
 )
 from eventer_bridge.model import (
     INT64_MAX,
+    INT64_MIN,
     Event,
     EventId,
     Order,
@@ -310,12 +311,13 @@ class Replay:
             self._wake.set()
             return
         last = session.last_id
-        read = self._read.get(last.server)
-        if read is None or last.session > read.session:
+        read = self._read.get(last.server, EventId(last.server, INT64_MIN, INT64_MIN))
+        missing = self._service.core.missing.get(last.server, read)
+        if last.session > read.session and read >= missing:
             self._seen[last.server] = last
             self._read[last.server] = _end_of(last)
             self._client.notify(message, event_count, session)
-        elif read < last:  # the client saw a part of it
+        elif read < last:  # the client saw a part of it, or is to be told of a gap
             self._leave()
             self._wake.set()
 

@@ -21,7 +21,7 @@ from eventer_bridge.core import group_events
 from eventer_bridge.core.session import REMOTE_SOURCE, Session, is_large, payload_bytes
 from eventer_bridge.core.session_core import SessionCore
 from eventer_bridge.errors import EventerBridgeError, InvalidEventError, StorageError
-from eventer_bridge.model import Event
+from eventer_bridge.model import Event, EventId
 from eventer_bridge.slices import Steps, next_turn
 
 mlog = logging.getLogger(__name__)
@@ -76,6 +76,18 @@ class ReplicaCore(SessionCore):
         self._add_pending(len(events), n_bytes)
         self._track_one(Session(REMOTE_SOURCE, len(events), n_bytes, commit, events), commit)
         return commit
+
+    def note_missing(self, last: EventId) -> None:
+        """Note that events of another server up to this one will never come.
+
+        Those who read on from before are told.
+
+        Raises:
+            StorageError: it cannot be kept now.
+            ClosedError: the store is closed.
+        """
+        self._backend.note_missing(last)
+        self.missing[last.server] = last
 
     def _take_over_told(self, events: Sequence[Event]) -> RequestKey | None:
         """Take over what another server of the group tells; the key to keep with these events.

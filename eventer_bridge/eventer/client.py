@@ -228,6 +228,7 @@ class EventerClient(aio.Resource):
             LimitError: too many requests are in progress.
             RemoteProtocolError: the server answers without end, and with no event.
         """
+        deleted: EventId | None = None
         for _ in range(limits.MAX_REFUSED_PAGES):
             try:
                 response = await self._handler.request(MsgQueryReq(params))
@@ -238,8 +239,9 @@ class EventerClient(aio.Resource):
             result, refused = response.result, response.refused
             if isinstance(params, QueryServerParams):
                 self._handler.pass_over(refused)
+            deleted = max((i for i in (deleted, result.deleted) if i is not None), default=None)
             if not refused or result.events or not result.more_follows:
-                return result
+                return msgspec.structs.replace(result, deleted=deleted)
             params = msgspec.structs.replace(params, last_event_id=refused[-1].id)
         raise RemoteProtocolError("answers without progress")
 

@@ -56,8 +56,10 @@ from eventer_bridge.eventer.messages import (
     RefusedReq,
 )
 from eventer_bridge.eventer.queries import (
+    encode_event_id,
     encode_query_params,
     encode_query_types,
+    read_event_id,
     read_query_params,
     read_query_types,
 )
@@ -241,8 +243,19 @@ def _read_query_req(data: bytes, pos: int) -> tuple[MsgQueryReq, int]:
 def _read_query_res(data: bytes, pos: int) -> tuple[MsgQueryRes, int]:
     refused: list[RefusedEvent] = []
     events, pos = read_events(data, pos, refused)
+    return _read_rest_of_query_res(data, pos, events, refused)
+
+
+def _read_rest_of_query_res(
+    data: bytes, pos: int, events: Sequence[Event], refused: Sequence[RefusedEvent]
+) -> tuple[MsgQueryRes, int]:
     more_follows, pos = sbs.read_boolean(data, pos)
-    return MsgQueryRes(QueryResult(events, more_follows), tuple(refused)), pos
+    deleted, n_deletions = None, 0
+    if pos < len(data):  # ours, see ``schemas/HatEventer.sbs``
+        deleted, pos = read_event_id(data, pos)
+        n_deletions, pos = sbs.read_integer(data, pos)
+    result = QueryResult(events, more_follows, deleted, n_deletions)
+    return MsgQueryRes(result, tuple(refused)), pos
 
 
 def _read_large_notify(data: bytes) -> Steps[tuple[Message, int]]:
@@ -262,8 +275,7 @@ def _read_large_register_res(data: bytes) -> Steps[tuple[Message, int]]:
 def _read_large_query_res(data: bytes) -> Steps[tuple[Message, int]]:
     refused: list[RefusedEvent] = []
     events, pos = yield from read_events_in_steps(data, 0, refused)
-    more_follows, pos = sbs.read_boolean(data, pos)
-    return MsgQueryRes(QueryResult(events, more_follows), tuple(refused)), pos
+    return _read_rest_of_query_res(data, pos, events, refused)
 
 
 _STEP_READERS: Final[dict[type[Message], Callable[[bytes], Steps[tuple[Message, int]]]]] = {
@@ -372,6 +384,8 @@ def encode_query_result(result: QueryResult) -> Steps[list[bytes]]:
     """A ``MsgQueryRes`` in parts; its events are encoded in steps."""
     encoded = [sbs.encode_length(len(result.events))]
     end = sbs.TRUE if result.more_follows else sbs.FALSE
+    if result.deleted is not None:
+        end += encode_event_id(result.deleted) + sbs.encode_int64(result.n_deletions)
     waiting = yield from cut_in_steps(result.events)
     del result  # each event is freed once encoded, not all of them at once
     while waiting:

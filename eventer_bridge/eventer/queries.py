@@ -66,7 +66,7 @@ def _read_latest_params(data: bytes, pos: int) -> tuple[QueryLatestParams, int]:
     event_types, pos = sbs.read_optional(read_query_types, data, pos)
     if pos == len(data):
         return QueryLatestParams(event_types), pos
-    last_event_id, pos = _read_event_id(data, pos)  # ours, see ``schemas/HatEventer.sbs``
+    last_event_id, pos = read_event_id(data, pos)  # ours, see ``schemas/HatEventer.sbs``
     return QueryLatestParams(event_types, last_event_id), pos
 
 
@@ -79,7 +79,7 @@ def _read_timeseries_params(data: bytes, pos: int) -> tuple[QueryTimeseriesParam
     order, pos = sbs.read_one_of(_ORDERS, data, pos)
     order_by, pos = sbs.read_one_of(_ORDERS_BY, data, pos)
     max_results, pos = sbs.read_optional(_read_max_results, data, pos)
-    last_event_id, pos = sbs.read_optional(_read_event_id, data, pos)
+    last_event_id, pos = sbs.read_optional(read_event_id, data, pos)
     params = QueryTimeseriesParams(
         event_types,
         t_from,
@@ -98,7 +98,7 @@ def _read_server_params(data: bytes, pos: int) -> tuple[QueryServerParams, int]:
     server_id, pos = sbs.read_integer(data, pos)
     persisted, pos = sbs.read_boolean(data, pos)
     max_results, pos = sbs.read_optional(_read_max_results, data, pos)
-    last_event_id, pos = sbs.read_optional(_read_event_id, data, pos)
+    last_event_id, pos = sbs.read_optional(read_event_id, data, pos)
     return QueryServerParams(server_id, persisted, max_results, last_event_id), pos
 
 
@@ -109,7 +109,8 @@ def _read_max_results(data: bytes, pos: int) -> tuple[int, int]:
     return max_results, pos
 
 
-def _read_event_id(data: bytes, pos: int) -> tuple[EventId, int]:
+def read_event_id(data: bytes, pos: int) -> tuple[EventId, int]:
+    """An EventId."""
     server, pos = sbs.read_integer(data, pos)
     session, pos = sbs.read_integer(data, pos)
     instance, pos = sbs.read_integer(data, pos)
@@ -137,7 +138,7 @@ def encode_query_params(params: QueryParams) -> bytes:
     match params:
         case QueryLatestParams():
             last_id = params.last_event_id
-            behind = b"" if last_id is None else _encode_event_id(last_id)
+            behind = b"" if last_id is None else encode_event_id(last_id)
             return sbs.encode_integer(_LATEST) + _encode_types(params.event_types) + behind
         case QueryTimeseriesParams():
             if params.ids is not None or params.payload is not None or params.unique_type:
@@ -153,7 +154,7 @@ def encode_query_params(params: QueryParams) -> bytes:
                 sbs.encode_one_of(_ORDERS, params.order),
                 sbs.encode_one_of(_ORDERS_BY, params.order_by),
                 sbs.encode_optional(sbs.encode_int64, params.max_results),
-                sbs.encode_optional(_encode_event_id, params.last_event_id),
+                sbs.encode_optional(encode_event_id, params.last_event_id),
             )
             return sbs.encode_integer(_TIMESERIES) + b"".join(conditions)
         case QueryServerParams():
@@ -161,7 +162,7 @@ def encode_query_params(params: QueryParams) -> bytes:
                 sbs.encode_int64(params.server_id),
                 sbs.encode_boolean(params.persisted),
                 sbs.encode_optional(sbs.encode_int64, params.max_results),
-                sbs.encode_optional(_encode_event_id, params.last_event_id),
+                sbs.encode_optional(encode_event_id, params.last_event_id),
             )
             return sbs.encode_integer(_SERVER) + b"".join(fields)
 
@@ -179,5 +180,6 @@ def _encode_timestamp(timestamp: Timestamp) -> bytes:
     return sbs.encode_int64(timestamp.s) + sbs.encode_int64(timestamp.us)
 
 
-def _encode_event_id(event_id: EventId) -> bytes:
+def encode_event_id(event_id: EventId) -> bytes:
+    """An EventId."""
     return b"".join(map(sbs.encode_int64, (event_id.server, event_id.session, event_id.instance)))

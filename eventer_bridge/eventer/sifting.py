@@ -8,11 +8,13 @@ Sans I/O; any thread.
 
 from collections.abc import Sequence
 
+import msgspec
+
 from eventer_bridge import payloads
 from eventer_bridge.core.validation import check_payload_in_steps
 from eventer_bridge.errors import InvalidEventError
 from eventer_bridge.eventer.messages import MsgEventsNotify, MsgQueryRes, RefusedEvent
-from eventer_bridge.model import Event, JsonPayload, QueryResult
+from eventer_bridge.model import Event, JsonPayload
 from eventer_bridge.slices import Steps, parts
 
 
@@ -24,7 +26,7 @@ def sift(message: object) -> Steps[object]:
     if isinstance(message, MsgQueryRes):
         result = message.result
         events, refused = yield from _sift(result.events, message.refused)
-        return MsgQueryRes(QueryResult(events, result.more_follows), refused)
+        return MsgQueryRes(msgspec.structs.replace(result, events=events), refused)
     return message
 
 

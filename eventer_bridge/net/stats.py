@@ -28,7 +28,7 @@ class CloseReason(enum.StrEnum):
     ANOTHER_HISTORY = "another history"
     REMOVED = "removed from the configuration"
     CURSOR_LOST = "another connection has its cursor"
-    GAP = "it declines gaps"
+    GAP = "a gap in what it gets"
 
 
 class RefusedSlot(enum.StrEnum):

@@ -39,7 +39,7 @@ from eventer_bridge import slices
 from eventer_bridge.core.validation import content_bytes
 from eventer_bridge.errors import ClosedError, EventerBridgeError, RemoteProtocolError
 from eventer_bridge.eventer.client import EventerClient, EventsCb
-from eventer_bridge.model import INT64_MAX, Event, EventId, QueryServerParams
+from eventer_bridge.model import INT64_MAX, Event, EventId, QueryResult, QueryServerParams
 from eventer_bridge.net import limits as net_limits
 from eventer_bridge.net.retry import keep_trying
 from eventer_bridge.remote import limits
@@ -78,6 +78,8 @@ class Feed(aio.Resource):
         deliver: see :data:`DeliverCb`.
         server_id: the only server whose events are accepted; None: events of all.
         on_client: called with each new connection, and with None when it is lost.
+        on_missing: called with the last event that the remote server does not have any more,
+            of those behind what was delivered of a server, before what follows is delivered.
         on_state: called with the state and, when SYNCED, the number of events caught up with.
         give_way: awaited now and then while it catches up; see ``slices.run``.
     """
@@ -92,6 +94,7 @@ class Feed(aio.Resource):
         server_id: int | None = None,
         on_client: Callable[[EventerClient | None], None] = lambda client: None,
         on_state: Callable[[FeedState, int | None], None] = lambda state, count: None,
+        on_missing: Callable[[EventId], None] = lambda last: None,
         give_way: Callable[[], Awaitable[None]] = slices.next_turn,
     ) -> None:
         self._name = name
@@ -101,6 +104,8 @@ class Feed(aio.Resource):
         self._server_id = server_id
         self._on_client = on_client
         self._on_state = on_state
+        self._on_missing = on_missing
+        self._n_deletions: dict[int, int] = {}  # of which it was told over this connection
         self._give_way = give_way
         self._loop = asyncio.get_running_loop()
         self._client: EventerClient | None = None
@@ -165,6 +170,7 @@ class Feed(aio.Resource):
         """
         self._backlog, self._backlog_size, self._dropped = deque(), _NOTHING, {}
         self._begun, self._failure = _Begun(), None
+        self._n_deletions = {}
         client = await self._connect(self._on_events)
         self._share = MemoryShare(account_of_process(), f"server {self._name}")
         self._share.when_lost(client.close)
@@ -221,6 +227,7 @@ class Feed(aio.Resource):
         while True:
             params = QueryServerParams(server_id, persisted=client.persisted, last_event_id=last)
             result = await client.query(params)
+            self._note_missing(server_id, result)
             if result.events and is_first and not count:
                 self._on_state(FeedState.SYNCING, None)
             count += len(result.events)
@@ -239,6 +246,20 @@ class Feed(aio.Resource):
             n_events = self._begun.n_events
             if n_events > core_limits.MAX_RECEIVED_EVENTS or not result.events:
                 raise RemoteProtocolError("answers without progress")
+
+    def _note_missing(self, server_id: int, result: QueryResult) -> None:
+        known, self._n_deletions[server_id] = (
+            self._n_deletions.get(server_id),
+            result.n_deletions,
+        )
+        if (last := result.deleted) is None or result.n_deletions == known:
+            return
+        if last.server != server_id:
+            raise RemoteProtocolError(f"event {last} of server {server_id} is deleted")
+        extra = {"server": server_id, "up_to": f"{last.session}/{last.instance}"}
+        if known is None:
+            mlog.warning("events were deleted before they were followed", extra=extra)
+        self._on_missing(last)
 
     def _deliver_page(
         self, page: deque[Event], server_id: int, last: EventId | None

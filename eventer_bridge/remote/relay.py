@@ -250,6 +250,10 @@ class RelayCore(EventCore):
             self._notify_session(session, persisted=persisted)
             return delivered
 
+        def on_missing(last: EventId) -> None:
+            text = f"events of server {last.server} were deleted before they were relayed"
+            self._on_unnotified(ClosedError(text), persisted=persisted)
+
         positions: dict[int, RelayPosition] = {}
         self._positions.append(positions)
         return Feed(
@@ -257,6 +261,7 @@ class RelayCore(EventCore):
             connect_feed,
             known,
             deliver,
+            on_missing=on_missing,
             on_client=(lambda client: None) if persisted else self._set_client,
         )
 

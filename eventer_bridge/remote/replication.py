@@ -100,6 +100,7 @@ class Replication(aio.Resource):
             server_id=remote_id,
             on_client=self._on_client,
             on_state=self._on_state,
+            on_missing=engine.note_missing,
             give_way=engine.give_way,
         )
         self._lag = Lag(self._feed, remote_id, self._on_looked)

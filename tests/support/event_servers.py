@@ -1,7 +1,7 @@
 """Gateways in the process of the test that serve Eventer clients and replicate each other."""
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,18 @@ async def event_server(
     *,
     port: int = 0,
     remotes: dict[int, int] | None = None,
+    retention: Sequence[dict[str, Any]] = (),
     **keys: Any,
 ) -> AsyncIterator[Gateway]:
     """A gateway with an Eventer server that replicates others (server id → port); ``keys`` are
     added to its configuration."""
     core = {
         "server_id": server_id,
-        "backend": {"type": "rocksdb", "path": str(path / f"store{server_id}")},
+        "backend": {
+            "type": "rocksdb",
+            "path": str(path / f"store{server_id}"),
+            "retention": [*retention],
+        },
         "eventer_server": {"host": "127.0.0.1", "port": port},
         "replication": [
             {"server_id": i, "host": "127.0.0.1", "port": p} for i, p in (remotes or {}).items()

@@ -402,12 +402,21 @@ def test_events_that_cannot_be_are_left_out_whatever_else_they_say(
     assert "payload is not JSON" in message.refused[1].reason
 
 
-def test_hat_event_takes_a_query_that_goes_on_for_one_that_does_not() -> None:
-    types = (("a", "*"), ("b",))
-    message = MsgQueryReq(QueryLatestParams(types, EventId(1, -(1 << 40), 3)))
+_BEHIND = QueryLatestParams((("a", "*"), ("b",)), EventId(1, -(1 << 40), 3))
+_DELETED = QueryResult([], True, EventId(1, -(1 << 40), 3), 7)
+
+
+@pytest.mark.parametrize(
+    ("message", "plain"),
+    [
+        (MsgQueryReq(_BEHIND), MsgQueryReq(QueryLatestParams(_BEHIND.event_types))),
+        (MsgQueryRes(_DELETED), MsgQueryRes(QueryResult([], True))),
+    ],
+)
+def test_hat_event_does_not_see_what_is_ours(message: Message, plain: Message) -> None:
     name, data = codec.encode(message)
     assert codec.decode(name, data) == message
-    bare = codec.encode(MsgQueryReq(QueryLatestParams(types)))[1]
+    bare = codec.encode(plain)[1]
     assert data.startswith(bare)
     for serializer in (PySerializer, CSerializer):
         theirs = hat_common.sbs_repo.decode(name, data, serializer=serializer)

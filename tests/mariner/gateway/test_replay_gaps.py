@@ -102,7 +102,7 @@ async def test_who_declines_gaps_is_closed_at_one(path: Path | None) -> None:
             pass
         assert message["oldest"] is not None
         assert await peer.is_closed_by_server()
-        assert gateway.mariner.stats.closed["it declines gaps"] == 1
+        assert gateway.mariner.stats.closed["a gap in what it gets"] == 1
 
 
 async def test_a_new_server_is_behind_as_well(path: Path | None) -> None:
