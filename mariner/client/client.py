@@ -112,7 +112,8 @@ async def connect(
         start: where a replay begins (see :meth:`Client.replay`); implies ``persisted``.
         cursor: name of a cursor, by which a replay begins behind what was acknowledged (if it is
             new, at ``start``, default the earliest); the newest connection has it.
-        decline_gap: be declined if retention deleted events that were not seen.
+        decline_gap: be declined if retention deleted events that were not seen, and closed behind
+            the ``GapError`` if it does so later.
         ssl: TLS with this context (``eventer_bridge.tls.client_context``); None: plain TCP.
         server_hostname: name to check the server's certificate for; None: ``host``.
         connect_timeout_s: time limit for everything up to the answer to ``init_req``.

@@ -31,7 +31,7 @@ class Resumption:
         self._done: dict[int, EventId] = {}  # of each server, what is not to be seen again
         if start is not None and not isinstance(start, str) and cursor is None:
             self._note(start.values() if isinstance(start, Mapping) else start)
-        self._last_gap: tuple[int, EventId | None] | None = None
+        self._gaps: dict[int, EventId | None] = {}  # that were told, until something follows
 
     @property
     def is_wanted(self) -> bool:
@@ -57,6 +57,8 @@ class Resumption:
             return batch.part(batch.events, self._acknowledge_by(batch))
         known = [i for i in batch.events if self._is_done(i.id)]
         new = [i for i in batch.events if not self._is_done(i.id)] if known else batch.events
+        for event in new:
+            self._gaps.pop(event.id.server, None)
         if self._cursor is None:
             self._note(i.id for i in new)
             return batch.part(new) if new else None
@@ -66,9 +68,10 @@ class Resumption:
         return batch.part(new, self._acknowledge_by(batch)) if new else None
 
     def is_new(self, gap: GapError) -> bool:
-        """Whether the application was not told of a gap over the last connection."""
-        before, self._last_gap = self._last_gap, (gap.server_id, gap.oldest)
-        return self._last_gap != before
+        """Whether the application is to be told: it was not, or saw something behind it since."""
+        is_told = gap.server_id in self._gaps and self._gaps[gap.server_id] == gap.oldest
+        self._gaps[gap.server_id] = gap.oldest
+        return not is_told
 
     def _is_done(self, event_id: EventId) -> bool:
         done = self._done.get(event_id.server)

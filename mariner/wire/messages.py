@@ -55,7 +55,8 @@ class InitReq(Tagged, frozen=True, tag="init_req", omit_defaults=True):
         start: what was persisted before is sent, too: from the oldest event on, or behind the last
             one that was seen of each server.
         cursor: name of what keeps how far the client acknowledged.
-        decline_gap: whether to decline the client if retention deleted what it did not see.
+        decline_gap: whether to decline the client if retention deleted what it did not see, and to
+            close it if that happens later.
     """
 
     client_name: str

@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from tests.torture import (
+    behind,
     buffer,
     catching_up,
     catching_up_large,
@@ -87,6 +88,7 @@ SCENARIOS: Final = {
     "edge": Scenario(edge.run, 500),
     "edge-pair": Scenario(edge_pair.run, 100),
     "joins": Scenario(joins.run, 1_000),
+    "behind": Scenario(behind.run, 100),
     "quota": Scenario(quota.run, 20),
     "buffer": Scenario(buffer.run, 100),
     "crowd": Scenario(crowd.run, 5),

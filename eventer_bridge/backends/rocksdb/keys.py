@@ -22,6 +22,7 @@ decoded at once (``numpy`` over the joined keys, as Spark's source does)::
               "history"                                 → name of the store's history, a UUID
               "unfinished"                              → see ``unfinished``
               "in order until" · type                   → position; see ``source_order``
+    reader    see ``reader_rows``, and ``trimmed``
 
 The order of positions is the natural order of events (001, "Event ordering"), ties between
 servers broken by id, as in ``model.natural_key``. Only events that have a source timestamp are in

@@ -14,11 +14,20 @@ from typing import Any
 import pytest
 
 from eventer_bridge import limits
-from eventer_bridge.model import EventId, JsonPayload, QueryTimeseriesParams, RegisterEvent
+from eventer_bridge.model import (
+    Event,
+    EventId,
+    JsonPayload,
+    QueryTimeseriesParams,
+    RegisterEvent,
+    Timestamp,
+)
 from eventer_bridge.net import limits as net_limits
 from mariner import client
 from mariner.client import ReconnectingClient, ReplayBatch
+from mariner.client.resuming import Resumption
 from mariner.errors import CursorLostError, GapError, LocalProtocolError
+from mariner.wire.messages import EventsAck, EventsMsg
 from tests.support import proxy
 from tests.support.gateway import gateway
 from tests.support.inprocess import running_gateway
@@ -240,3 +249,24 @@ async def test_the_iteration_ends_when_it_is_closed() -> None:
         await reader.async_close()
         assert await reading == []
         assert await seen(reader, 1) == []
+
+
+def test_a_gap_behind_something_new_is_another_one() -> None:
+    resumption = Resumption("earliest", None)
+    gap, of_another = GapError(1, None), GapError(2, EventId(2, 5, 1))
+    assert resumption.is_new(gap)
+    assert resumption.is_new(of_another)
+    assert not resumption.is_new(gap)  # over the next connection
+    assert not resumption.is_new(of_another)
+    batch = ReplayBatch(EventsMsg([event_of(1, 3)]), no_acknowledgement, is_live=False)
+    assert asyncio.run(resumption.fresh(batch)) is not None
+    assert resumption.is_new(gap)
+    assert not resumption.is_new(of_another)
+
+
+def event_of(server: int, session: int) -> Event:
+    return Event(EventId(server, session, 1), ("a",), Timestamp(0, 0), None, None)
+
+
+async def no_acknowledgement(message: EventsAck) -> None:
+    raise AssertionError(message)

@@ -1,0 +1,16 @@
+"""Readers that fall behind, in small; ``make torture`` has 100 of them."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.torture import behind
+from tests.torture.report import no_progress
+
+
+async def test_readers_fall_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(behind, "READ_EVENTS", 2_500)
+    monkeypatch.setattr(behind, "MISSED_EVENTS", (3_000,))
+    outcome = await behind.run(tmp_path, 2, random.Random(1), no_progress)
+    assert outcome.endswith("gaps: nothing else was missed")
