@@ -432,10 +432,17 @@ MAX_HISTORY_ID_CHARACTERS: Final = 64
 """Name of a history; ours have 36 characters."""
 
 RESTORED_SESSIONS: Final = 10**12
-"""How far a restore raises the mark of session ids at least. Normally it is set to the number of
-microseconds since 1970, which no server reaches with less than a million ids a second, and which
-differs for each restore of the same backup; this applies if the clock is behind. Up to 2**53, the
-exact range of JSON numbers, there is room until the year 2255."""
+"""How far a restore raises the mark of session ids at least: more than the store that it is a copy
+of registered since, and at least to the number of microseconds since 1970, which no server reaches
+with less than a million ids a second."""
+
+MAX_RESTORED_SESSION: Final = 2**53
+"""Up to which a restore raises marks further, at random: the exact range of JSON numbers."""
+
+RESTORED_SHARE: Final = 128
+"""Of what is left up to there, at most this part. Two restores of one backup have 5.6e13 ids to
+choose from in 2026: that one meets the ids of the other while it registers 1e8 sessions has a
+probability of 4e-6. After a hundred restores, one after the other, two thirds of it are left."""
 
 MAX_REFUSED_PAGES: Final = 1_000
 """Successive answers of a remote Event Server to one query that have only events that are not valid

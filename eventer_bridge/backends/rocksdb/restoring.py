@@ -2,11 +2,13 @@
 
 A restored store lacks the events after the backup, as a damaged one lacks lost events (``loss``),
 but clients have seen them. So no id that may have been allocated since is reused, and the store
-gets a new history (``history``), by which followers notice.
+gets a new history (``history``), by which followers notice. A clock may be behind, and a backup may
+be restored more than once: how far ids are raised is random, too.
 
 Runs on a thread that may block.
 """
 
+import secrets
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -75,7 +77,9 @@ def ext_begin_history(path: Path, server_ids: Iterable[int] = ()) -> Restored:
 
 def _raised(mark: int, now_us: int) -> int:
     """See ``limits.RESTORED_SESSIONS``."""
-    return min(now_us if now_us > mark else mark + limits.RESTORED_SESSIONS, INT64_MAX)
+    least = max(now_us, mark + limits.RESTORED_SESSIONS)
+    room = max(limits.MAX_RESTORED_SESSION - least, 0) // limits.RESTORED_SHARE
+    return min(least + secrets.randbelow(room + 1), INT64_MAX)
 
 
 def _servers(store: Store) -> set[int]:
