@@ -285,6 +285,21 @@ MAX_CLOCK_AHEAD_S: Final = 24 * 3600.0
 """How far events may be ahead of the clock before registrations are refused: more than a wrong time
 zone."""
 
+COURSE_TOLERANCE_S: Final = 1.0
+"""How far the clock may jump without being noted for age, which is known to so much: it is looked
+at once a second."""
+
+MAX_COURSE_POINTS: Final = 1_000
+"""Jumps of the clock, and times that the machine was off, that are told apart for age: two a day
+for more than a year; 20 kB in the store."""
+
+COURSE_PERIOD_S: Final = 10.0
+"""How often passed time is kept, with a commit of something else: so much does not count after the
+machine lost its power."""
+
+IDLE_COURSE_PERIOD_S: Final = 600.0
+"""The same while nothing else is committed: a sync."""
+
 assert MAX_PENDING_EVENTS * 2 <= RESERVED_SESSIONS, (
     "a session has at least one event, so that what is pending must never outrun the ids"
     " that are already reserved on disk"

@@ -236,6 +236,21 @@ class Backend(aio.Resource, abc.ABC):
             ClosedError: the backend is closed.
         """
 
+    def note_newest(self, newest: Timestamp) -> None:
+        """Note how time passes (``passed_time``), once a second: before that, nothing is old.
+
+        Args:
+            newest: the greatest timestamp of this server.
+        """
+
+    def moment_before(self, seconds: float) -> Timestamp | None:
+        """The moment before which events are older than so many seconds; any thread.
+
+        Returns:
+            None: none is known to be.
+        """
+        return None
+
     def hold_retention(self, held_since: HeldCb) -> None:
         """Have retention keep what was not read yet; its thread calls ``held_since``."""
 

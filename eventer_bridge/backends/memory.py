@@ -18,11 +18,11 @@ from eventer_bridge.backends.base import HeldCb, QueryLoad, StoreStats
 from eventer_bridge.backends.common import check_ids
 from eventer_bridge.backends.event_blocks import EventBlocks
 from eventer_bridge.backends.memory_query import MemoryReader
+from eventer_bridge.backends.passed_time import PassedTime
 from eventer_bridge.backends.readers import LargeCb, PauseCb, Readers
 from eventer_bridge.backends.request_keys import KeptRequest, KeyRetention, RequestKey
 from eventer_bridge.backends.retention import (
     Budget,
-    Clock,
     Progress,
     RetentionRule,
     Share,
@@ -47,24 +47,24 @@ from eventer_bridge.model import (
 
 def create(
     retention: Sequence[RetentionRule] = (),
-    clock: Clock = Timestamp.now,
+    clock: PassedTime | None = None,
     key_retention: KeyRetention | None = None,
 ) -> "MemoryBackend":
     """Create an empty backend.
 
     Args:
         retention: rules of how long events are kept (see ``backends.retention``).
-        clock: clock for their age.
+        clock: measures their age; None: as time passes.
         key_retention: how long request keys are kept; None: the defaults.
     """
-    return MemoryBackend(retention, clock, key_retention or KeyRetention())
+    return MemoryBackend(retention, clock or PassedTime(), key_retention or KeyRetention())
 
 
 class MemoryBackend(VolatileBackend):
     """See the module. Made by :func:`create`."""
 
     def __init__(
-        self, retention: Sequence[RetentionRule], clock: Clock, key_retention: KeyRetention
+        self, retention: Sequence[RetentionRule], clock: PassedTime, key_retention: KeyRetention
     ) -> None:
         super().__init__()
         self._lock = threading.Lock()  # guards the next two, which queries read
@@ -141,9 +141,9 @@ class MemoryBackend(VolatileBackend):
     def find_requests(self, owner: str, names: Sequence[str]) -> list[KeptRequest | None]:
         """See :class:`Backend`."""
         self._check_open()
-        now, retention = self._clock(), self._key_retention
+        clock, retention = self._clock, self._key_retention
         found = map(self._requests.get(owner, {}).get, names)
-        return [None if i is None or retention.is_expired(i.timestamp, now) else i for i in found]
+        return [None if i is None or retention.is_expired(i.timestamp, clock) else i for i in found]
 
     def may_be_deleted(self, event_id: EventId) -> bool:
         """See :class:`Backend`."""
@@ -169,6 +169,14 @@ class MemoryBackend(VolatileBackend):
         """See :class:`Backend`."""
         self._held_since = held_since
 
+    def note_newest(self, newest: Timestamp) -> None:
+        """See :class:`Backend`."""
+        self._clock.note(newest)
+
+    def moment_before(self, seconds: float) -> Timestamp | None:
+        """See :class:`Backend`."""
+        return self._clock.before(seconds)
+
     def reader_rows(self, prefix: bytes) -> dict[bytes, bytes]:
         """See :class:`Backend`."""
         return {key: value for key, value in self._reader_rows.items() if key.startswith(prefix)}
@@ -190,7 +198,7 @@ class MemoryBackend(VolatileBackend):
         )
         oldest = next(iter(kept))
         if len(kept) > self._key_retention.max_entries or self._key_retention.is_expired(
-            kept[oldest].timestamp, event.timestamp
+            kept[oldest].timestamp, self._clock
         ):
             del kept[oldest]
 

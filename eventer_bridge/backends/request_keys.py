@@ -15,6 +15,7 @@ import msgspec
 import xxhash
 
 from eventer_bridge import limits
+from eventer_bridge.backends.passed_time import PassedTime
 from eventer_bridge.model import Event, EventId, RegisterEvent, Timestamp
 from eventer_bridge.packed import Packed, content
 from eventer_bridge.slices import Many, Steps, event_parts, parts
@@ -67,9 +68,10 @@ class KeyRetention(msgspec.Struct, frozen=True):
     duration_s: float = msgspec.field(default=limits.REQUEST_KEYS_S, name="duration")
     max_entries: int = limits.REQUEST_KEYS
 
-    def is_expired(self, timestamp: Timestamp, now: Timestamp) -> bool:
+    def is_expired(self, timestamp: Timestamp, clock: PassedTime) -> bool:
         """Whether a request of that time is no longer known."""
-        return now.s - timestamp.s + (now.us - timestamp.us) / 1e6 >= self.duration_s
+        moment = clock.before(self.duration_s)
+        return moment is not None and timestamp < moment
 
 
 def digests(requests: Iterable[Sequence[RegisterEvent]]) -> Iterable[bytes]:

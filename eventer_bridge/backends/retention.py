@@ -14,19 +14,17 @@ All backends share this. Docstrings name the thread that may call, if it matters
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
-from typing import Final, TypeAlias
+from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
 from eventer_bridge import limits
-from eventer_bridge.model import INT64_MIN, BinaryPayload, Event, EventType, Timestamp
+from eventer_bridge.backends.passed_time import PassedTime
+from eventer_bridge.model import BinaryPayload, Event, EventType
 from eventer_bridge.subscription import Subscription
 
 mlog = logging.getLogger(__name__)
-
-Clock: TypeAlias = Callable[[], Timestamp]
-"""The current time, for ``duration``."""
 
 LIMITS: Final = ("min_entries", "max_entries", "duration", "size")
 """Keys of the limits of a rule, which has at least one."""
@@ -42,7 +40,7 @@ class RetentionRule(msgspec.Struct, frozen=True):
         subscriptions: query types; the rule applies to the types that match.
         min_entries: minimum number of events, whatever the other limits are.
         max_entries: maximum number of events.
-        duration_s: maximum age of an event, after its timestamp.
+        duration_s: maximum age of an event (``passed_time``).
         size_bytes: maximum size of all events, each by :func:`event_bytes`.
     """
 
@@ -157,20 +155,20 @@ class Budget:
 
     Args:
         share: the share; its events are counted, if the rule needs it.
-        clock: clock for ``duration``.
+        clock: measures ``duration``.
 
     Attributes:
         expired_before: events before this moment are older than ``duration``; None: none are.
     """
 
-    def __init__(self, share: Share, clock: Clock) -> None:
+    def __init__(self, share: Share, clock: PassedTime) -> None:
         rule = share.rule
         self._least = max(rule.min_entries, share.n_types) if rule.is_counted else 0
         self._n_events: float = share.n_events if rule.is_counted else math.inf
         self._n_bytes = share.n_bytes
         self._max_events = _most(rule.max_entries)
         self._max_bytes = _most(rule.size_bytes)
-        self.expired_before = _earlier(clock(), rule.duration_s)
+        self.expired_before = clock.before(rule.duration_s)
 
     @property
     def is_exceeded(self) -> bool:
@@ -237,11 +235,3 @@ class Progress:
 
 def _most(limit: int | None) -> float:
     return math.inf if limit is None else limit
-
-
-def _earlier(moment: Timestamp, seconds: float | None) -> Timestamp | None:
-    if seconds is None:
-        return None
-    microseconds = moment.s * 1_000_000 + moment.us - round(seconds * 1_000_000)
-    s, us = divmod(microseconds, 1_000_000)
-    return Timestamp(s, us) if s >= INT64_MIN else None

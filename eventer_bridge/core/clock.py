@@ -6,8 +6,8 @@ leaves events that are ahead of it: new events get the timestamp of the last of 
 until the clock has caught up, or the store was restored as of an earlier moment
 (docs/operators-guide.md, "If the clock was wrong").
 
-A forward jump of the clock is logged, and retention does not follow it: see
-:class:`SteadyClock`.
+A jump of the clock is logged. The backend is told what the clock says: age does not follow its
+jumps (``backends.passed_time``).
 """
 
 import asyncio
@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 
 from eventer_bridge import limits
+from eventer_bridge.backends.passed_time import boot_us
 from eventer_bridge.model import Timestamp
 
 mlog = logging.getLogger(__name__)
@@ -27,17 +28,25 @@ class ClockWatch:
     Args:
         newest: returns the server's greatest timestamp.
         on_fault: called when :attr:`fault` changes.
+        note: called with that timestamp each time that the clock is looked at, and now.
 
     Attributes:
         fault: reason for refusing registrations; None if there is none.
     """
 
-    def __init__(self, newest: Callable[[], Timestamp], on_fault: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        newest: Callable[[], Timestamp],
+        on_fault: Callable[[], None],
+        note: Callable[[Timestamp], None],
+    ) -> None:
         self.fault: str | None = None
         self._newest = newest
         self._on_fault = on_fault
+        self._note = note
         self._is_logged = False
         self._offset_s = _offset_s()
+        note(newest())
 
     @property
     def ahead_s(self) -> float:
@@ -53,6 +62,7 @@ class ClockWatch:
     def look(self) -> None:
         """Check the clock now."""
         self._look_for_jump()
+        self._note(self._newest())
         ahead = self.ahead_s
         extra = {"newest": self._newest().to_iso(), "ahead_s": round(ahead, 3)}
         if (ahead > limits.CLOCK_TOLERANCE_S) != self._is_logged:
@@ -79,23 +89,6 @@ class ClockWatch:
             mlog.warning("the clock of this machine jumped", extra={"seconds": round(jump_s, 3)})
 
 
-class SteadyClock:
-    """The clock of this machine for measuring age, with bounded jumps.
-
-    It is ahead of this process' running time by ``limits.MAX_CLOCK_AHEAD_S`` at most, so that a
-    clock that is wrong by years does not make everything old enough to be deleted. A larger
-    correction takes effect at the next start. Any thread.
-    """
-
-    def __init__(self) -> None:
-        self._began_s = _offset_s()
-
-    def __call__(self) -> Timestamp:
-        """The current time, for measuring age."""
-        latest_s = self._began_s + time.monotonic() + limits.MAX_CLOCK_AHEAD_S
-        return Timestamp.now() if time.time() < latest_s else Timestamp.from_float(latest_s)
-
-
 def ahead_s(timestamp: Timestamp) -> float:
     """Seconds that a moment is ahead of the clock of this machine, or 0."""
     now = Timestamp.now()
@@ -103,5 +96,5 @@ def ahead_s(timestamp: Timestamp) -> float:
 
 
 def _offset_s() -> float:
-    """Offset of the wall clock from the monotonic clock."""
-    return time.time() - time.monotonic()
+    """Offset of the wall clock from the time that passes."""
+    return time.time() - boot_us() / 1e6

@@ -45,7 +45,7 @@ from eventer_bridge.errors import (
     RemoteProtocolError,
     StoreDamagedError,
 )
-from eventer_bridge.model import INT64_MAX, EventId, QueryServerParams, Timestamp
+from eventer_bridge.model import INT64_MAX, INT64_MIN, EventId, QueryServerParams, Timestamp
 from eventer_bridge.subscription import EVERYTHING, Subscription
 
 mlog = logging.getLogger(__name__)
@@ -489,7 +489,7 @@ class Cursors:
         cursors = tuple(self._cursors.values())
         if not cursors:
             return None
-        bound = Timestamp.from_float(Timestamp.now().to_float() - self._hold_s)
+        bound = self._backend.moment_before(self._hold_s) or Timestamp(INT64_MIN, 0)
         return max([bound, min([i.oldest or bound for i in cursors])])
 
     # --- lag ------------------------------------------------------------------------------

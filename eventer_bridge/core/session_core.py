@@ -117,7 +117,9 @@ class SessionCore(EventCore):
         self._hand_over = HandOver(
             backend, self._types, conditions, self._session_ids, tells_keys=self._is_in_group
         )
-        self._clock = ClockWatch(lambda: self._session_ids.newest, self._notify_status)
+        self._clock = ClockWatch(
+            lambda: self._session_ids.newest, self._notify_status, backend.note_newest
+        )
         self._runner: ModuleRunner | None = None
         self._n_own = 0  # sessions under way that were registered here, not replicated
         self._own_ended = asyncio.Event()  # set while there are none of them

@@ -25,7 +25,6 @@ from eventer_bridge.control.server import ControlServer
 from eventer_bridge.core import engine, group_events, tokens
 from eventer_bridge.core.base import EventCore
 from eventer_bridge.core.client_service import ObserveQueryCb
-from eventer_bridge.core.clock import SteadyClock
 from eventer_bridge.core.conditions import Conditions
 from eventer_bridge.core.quotas import Accounts
 from eventer_bridge.core.scrypt_checks import ScryptChecks
@@ -509,13 +508,12 @@ async def _create_backend(
             return dummy.create()
         case MemoryConfig():
             retention = _retention(config, backend)
-            return memory.create(retention, SteadyClock(), backend.request_keys)
+            return memory.create(retention, key_retention=backend.request_keys)
         case RocksDbConfig():
             return await rocksdb.create(
                 backend.path,
                 on_commit=metrics.on_commit,
                 retention=_retention(config, backend),
-                clock=SteadyClock(),
                 key_retention=backend.request_keys,
                 accept_loss_of=accept_loss_of,
             )

@@ -17,8 +17,9 @@ from hat import aio
 
 from eventer_bridge import limits
 from eventer_bridge.backends.base import HighWaterMark, QueryLoad, StoreStats
+from eventer_bridge.backends.passed_time import PassedTime
 from eventer_bridge.backends.request_keys import KeyRetention
-from eventer_bridge.backends.retention import Clock, RetentionRule
+from eventer_bridge.backends.retention import RetentionRule
 from eventer_bridge.backends.rocksdb import control, keys, trimmed
 from eventer_bridge.backends.rocksdb.commit import Group
 from eventer_bridge.backends.rocksdb.group_commit import CommitObserver, GroupCommit
@@ -45,7 +46,7 @@ async def create(
     path: Path,
     on_commit: CommitObserver | None = None,
     retention: Sequence[RetentionRule] = (),
-    clock: Clock = Timestamp.now,
+    clock: PassedTime | None = None,
     *,
     key_retention: KeyRetention | None = None,
     accept_loss_of: int | None = None,
@@ -56,7 +57,7 @@ async def create(
         path: its directory.
         on_commit: see :class:`CommitObserver`.
         retention: how long events are kept (see ``backends.retention``).
-        clock: what their age is measured with.
+        clock: measures their age; None: as time passes, and passed with this store.
         key_retention: how long request keys are kept; None: the defaults.
         accept_loss_of: go on without acknowledged events of this server, if the store lost
             some (``loss``).
@@ -70,7 +71,8 @@ async def create(
     """
     opened = await asyncio.to_thread(ext_open, path, accept_loss_of)
     mlog.info("event store opened", extra={"path": str(path), "types": len(opened.types)})
-    backend = RocksDbBackend(opened, on_commit, retention, clock, key_retention or KeyRetention())
+    keys_kept, clock = key_retention or KeyRetention(), clock or opened.clock
+    backend = RocksDbBackend(opened, on_commit, retention, clock, keys_kept)
     try:
         backend._control = await control.listen(opened.store)
     except BaseException:
@@ -87,7 +89,7 @@ class RocksDbBackend(GroupCommit):
         opened: Opened,
         on_commit: CommitObserver | None,
         rules: Sequence[RetentionRule],
-        clock: Clock,
+        clock: PassedTime,
         key_retention: KeyRetention,
     ) -> None:
         super().__init__(opened, on_commit, rules, clock, key_retention)

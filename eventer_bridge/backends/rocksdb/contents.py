@@ -1,4 +1,4 @@
-"""Metadata of a database: its format, its event types, and their prices.
+"""Metadata of a database: its format, its event types, their prices, the time that passed.
 
 Read when a store is opened, and before that by :func:`check`, without changing anything, so that an
 unusable store stays unchanged. Runs on a thread that may block.
@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 from rocksdict import Rdict
 
+from eventer_bridge.backends.passed_time import PassedTime
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.unfinished import unfinished_session
@@ -49,6 +50,7 @@ def check(path: Path, db: Rdict, names: Iterable[str]) -> None:
         read_types(path, db.get_column_family("type"))
         read_spent(path, db)
         read_in_order_ends(path, db)
+        read_clock(path, db)
         unfinished_session(db)
 
 
@@ -150,6 +152,25 @@ def read_in_order_ends(path: Path, default: Rdict) -> dict[TypeId, bytes]:
         iterator.next()
     iterator.status()
     return ends
+
+
+def read_clock(path: Path, default: Rdict) -> PassedTime:
+    """The time that passed with the store.
+
+    Args:
+        path: path of the store, for messages.
+        default: column family ``default``.
+
+    Raises:
+        StoreDamagedError: its row cannot be decoded.
+        Exception: RocksDB's, for ``database.explain``.
+    """
+    try:
+        return PassedTime(default.get(keys.CLOCK_KEY))
+    except ValueError:
+        raise StoreDamagedError(
+            f"{path}: the event store is damaged: the time that passed"
+        ) from None
 
 
 def _has_rows(family: Rdict) -> bool:

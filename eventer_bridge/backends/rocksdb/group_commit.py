@@ -36,8 +36,9 @@ from hat import aio, util
 from eventer_bridge import limits, packed
 from eventer_bridge.backends.base import Backend, HeldCb, ReadTypeCb
 from eventer_bridge.backends.common import failed
+from eventer_bridge.backends.passed_time import PassedTime
 from eventer_bridge.backends.request_keys import KeptRequest, KeyRetention, RequestKey
-from eventer_bridge.backends.retention import Clock, RetentionRule
+from eventer_bridge.backends.retention import RetentionRule
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.commit import Commit, Group
 from eventer_bridge.backends.rocksdb.deletion import Deletion
@@ -85,7 +86,7 @@ class GroupCommit(Backend):
         opened: the store.
         on_commit: see :class:`CommitObserver`.
         rules: how long events are kept.
-        clock: what their age is measured with.
+        clock: measures their age.
         key_retention: how long request keys are kept.
     """
 
@@ -94,16 +95,17 @@ class GroupCommit(Backend):
         opened: Opened,
         on_commit: CommitObserver | None,
         rules: Sequence[RetentionRule],
-        clock: Clock,
+        clock: PassedTime,
         key_retention: KeyRetention,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._held_since: HeldCb = lambda: None
-        self._store, self._types, self._latest = opened
+        self._store, self._types, self._latest, _ = opened
         self._queries = QueryRunner(self._store, self._types, self._latest)
         self._on_commit = on_commit
         self._committed_s: float | None = None  # when the last commit was synced
         self._rules, self._clock = rules, clock
+        self._clock_kept_s = time.perf_counter() - limits.COURSE_PERIOD_S
         self._key_retention = key_retention
         self._requests = RequestRows(self._store, key_retention, clock)
         self._deletions = Deletions(self._store)
@@ -153,6 +155,22 @@ class GroupCommit(Backend):
     def hold_retention(self, held_since: HeldCb) -> None:
         """See :class:`Backend`."""
         self._held_since = held_since
+
+    def note_newest(self, newest: Timestamp) -> None:
+        """See :class:`Backend`."""
+        self._clock.note(newest)
+        idle_s = time.perf_counter() - self._clock_kept_s
+        is_able = self._failure is None and self.is_open
+        if is_able and not self._groups and idle_s >= limits.IDLE_COURSE_PERIOD_S:
+            self._gather(0)
+
+    def moment_before(self, seconds: float) -> Timestamp | None:
+        """See :class:`Backend`."""
+        return self._clock.before(seconds)
+
+    def _keep_clock(self, commit: Commit) -> None:
+        self._clock_kept_s = time.perf_counter()
+        self._store.stage_clock(commit, self._clock.encode())
 
     def reader_rows(self, prefix: bytes) -> dict[bytes, bytes]:
         """See :class:`Backend`. A short read on the loop's thread."""
@@ -457,7 +475,10 @@ class GroupCommit(Backend):
             return
         self._is_committing = True
         self._started_s = time.perf_counter()
-        self._write(self._groups[0].commit)
+        commit = self._groups[0].commit
+        if self._started_s - self._clock_kept_s >= limits.COURSE_PERIOD_S:
+            self._keep_clock(commit)
+        self._write(commit)
 
     def _commit_grown(self, n_events: int, end_s: float) -> None:
         """Commit the first group when it no longer grows, is full, or is waited for too long.
@@ -576,7 +597,7 @@ class GroupCommit(Backend):
     def _decide(self, opened: Opened) -> None:
         """From now on, what was undecided is found, or is not."""
         is_stored = self._store.decide()
-        _, self._types, self._latest = opened
+        _, self._types, self._latest, _ = opened
         self._queries.use(self._types, self._latest)
         for types in self._known_types:
             types.clear()

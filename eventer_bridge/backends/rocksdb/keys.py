@@ -22,6 +22,7 @@ decoded at once (``numpy`` over the joined keys, as Spark's source does)::
               "history"                                 → name of the store's history, a UUID
               "unfinished"                              → see ``unfinished``
               "in order until" · type                   → position; see ``source_order``
+              "clock"                                   → see ``passed_time``
     reader    see ``reader_rows``, and ``trimmed``
 
 The order of positions is the natural order of events (001, "Event ordering"), ties between
@@ -105,6 +106,9 @@ HISTORY_KEY: Final = b"history"
 
 HISTORIES_KEY: Final = b"histories before"
 """Histories that this one continues, oldest first, with spaces between (``restoring``)."""
+
+CLOCK_KEY: Final = b"clock"
+"""The time that passed, and what the clock said (``passed_time``). Earlier versions leave it."""
 
 UNFINISHED_KEY: Final = b"unfinished"
 """Session that is being written in parts (``unfinished``)."""

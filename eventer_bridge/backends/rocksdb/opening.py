@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from eventer_bridge import limits
 from eventer_bridge.backends import history
+from eventer_bridge.backends.passed_time import PassedTime
 from eventer_bridge.backends.rocksdb.checkpoint import ext_remove_scratch
 from eventer_bridge.backends.rocksdb.commit import Commit
 from eventer_bridge.backends.rocksdb.latest import LatestCache
@@ -22,11 +23,12 @@ T = TypeVar("T")
 
 
 class Opened(NamedTuple):
-    """An open store, its event types, and its latest events."""
+    """An open store, its event types, its latest events, and the time that passed with it."""
 
     store: Store
     types: TypeRegistry
     latest: LatestCache
+    clock: PassedTime
 
 
 def ext_open(path: Path, accept_loss_of: int | None = None) -> Opened:
@@ -53,7 +55,7 @@ def ext_open(path: Path, accept_loss_of: int | None = None) -> Opened:
 
 
 def ext_load(store: Store) -> Opened:
-    """Load event types, latest events, and the order of source timestamps.
+    """Load event types, latest events, the order of source timestamps, and the passed time.
 
     Raises:
         StorageError: it cannot be read.
@@ -62,7 +64,8 @@ def ext_load(store: Store) -> Opened:
     known = [*islice(types.names, limits.LATEST_CACHE_TYPES)]
     latest = store.ext_latest(known)
     store.ext_load_order(known, latest)
-    return Opened(store, types, LatestCache(store.ext_last_position(), latest))
+    clock = store.ext_clock()
+    return Opened(store, types, LatestCache(store.ext_last_position(), latest), clock)
 
 
 def ext_call(ext_fn: Callable[..., T], *args: Any) -> T:

@@ -30,13 +30,13 @@ import msgspec
 from rocksdict import WriteBatch
 
 from eventer_bridge import limits
+from eventer_bridge.backends.passed_time import PassedTime
 from eventer_bridge.backends.request_keys import (
     DIGEST_BYTES,
     KeptRequest,
     KeyRetention,
     RequestKey,
 )
-from eventer_bridge.backends.retention import Clock
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.errors import StoreDamagedError
@@ -146,10 +146,10 @@ class RequestRows:
     Args:
         store: the store.
         retention: how long keys are kept.
-        clock: what their age is measured with.
+        clock: measures their age.
     """
 
-    def __init__(self, store: Store, retention: KeyRetention, clock: Clock) -> None:
+    def __init__(self, store: Store, retention: KeyRetention, clock: PassedTime) -> None:
         self._store = store
         self._retention = retention
         self._clock = clock
@@ -174,7 +174,7 @@ class RequestRows:
             with self._store.in_use(), self._store.errors():
                 found = [None if i > greatest else self._read(of_client, i) for i in names]
         is_expired, clock = self._retention.is_expired, self._clock
-        return [i if i and not is_expired(i.timestamp, clock()) else None for i in found]
+        return [i if i and not is_expired(i.timestamp, clock) else None for i in found]
 
     def _read(self, owner: _Owner, name: str) -> KeptRequest | None:
         family = self._store.later(FAMILY)[0]
@@ -226,7 +226,7 @@ class RequestRows:
         name = requests[0].owner
         owner = self._owners.get(name) or self._owner(name)
         handle = self._store.later(FAMILY)[1]
-        self._count(batch, owner, timestamp, n_keys)
+        self._count(batch, owner, n_keys)
         names = [request.key for request in requests]
         if (
             n_keys >= limits.MIN_REQUEST_RUN
@@ -251,12 +251,12 @@ class RequestRows:
             owner.greatest = names[last]
             owner.last = KeptRequest(requests[last].digest, timestamp, server, sessions[last])
 
-    def _count(self, batch: WriteBatch, owner: _Owner, now: Timestamp, n_keys: int) -> None:
+    def _count(self, batch: WriteBatch, owner: _Owner, n_keys: int) -> None:
         """Count more keys of a client; begin another generation first, if it is time to."""
         handle = self._store.later(FAMILY)[1]
         retention, before = self._retention, owner.n_keys
-        if before >= retention.max_entries or retention.is_expired(owner.since, now):
-            owner.advance(now)
+        if before >= retention.max_entries or retention.is_expired(owner.since, self._clock):
+            owner.advance(self._clock.now())
             before = 0
             first, before_this = _suffix(owner.name, 0), owner.suffixes[-1]
             for prefix in (KEY_PREFIX, RUN_PREFIX):
@@ -287,7 +287,7 @@ class RequestRows:
             raise StoreDamagedError(
                 f"{self._store.path}: the event store is damaged: keys of a client"
             )
-        owner = _Owner(digest, row, self._clock())
+        owner = _Owner(digest, row, self._clock.now())
         if self._is_any_forgotten:
             owner.greatest = owner.greatest_in_runs = _GREATEST_NAME  # everything is looked up
         elif row is not None:

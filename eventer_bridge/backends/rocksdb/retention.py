@@ -22,9 +22,9 @@ from typing import Final, NamedTuple
 
 from eventer_bridge import limits
 from eventer_bridge.backends.base import HeldCb
+from eventer_bridge.backends.passed_time import PassedTime
 from eventer_bridge.backends.retention import (
     Budget,
-    Clock,
     Progress,
     RetentionRule,
     Share,
@@ -78,7 +78,7 @@ class Retention:
         store: the store.
         types: its types.
         rules: the rules; the first that matches an event's type applies.
-        clock: clock for ``duration``.
+        clock: measures ``duration``.
         ext_commit: commits a deletion, and waits for it. False: it was not committed, because a
             new event is in its ranges.
         held_since: see :data:`HeldCb`.
@@ -89,7 +89,7 @@ class Retention:
         store: Store,
         types: TypeRegistry,
         rules: Sequence[RetentionRule],
-        clock: Clock,
+        clock: PassedTime,
         ext_commit: Callable[[Deletion], bool],
         *,
         held_since: HeldCb = lambda: None,

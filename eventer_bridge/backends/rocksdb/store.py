@@ -30,11 +30,13 @@ from rocksdict import (
 
 from eventer_bridge import limits
 from eventer_bridge.backends.base import HighWaterMark
+from eventer_bridge.backends.passed_time import PassedTime
 from eventer_bridge.backends.retention import Share
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.commit import Commit
 from eventer_bridge.backends.rocksdb.contents import (
     FAMILIES,
+    read_clock,
     read_in_order_ends,
     read_spent,
     read_types,
@@ -107,6 +109,15 @@ class Store(Database):
         """
         with self.errors():
             return read_spent(self.path, self._db)
+
+    def ext_clock(self) -> PassedTime:
+        """The time that passed with it.
+
+        Raises:
+            StorageError: it cannot be read.
+        """
+        with self.errors():
+            return read_clock(self.path, self._db)
 
     def ext_last_position(self) -> bytes:
         """A position (see ``keys``) behind every stored one; empty if the store is empty."""
@@ -333,6 +344,10 @@ class Store(Database):
     def stage_format(self, commit: Commit, value: bytes) -> None:
         """Add to a commit what stands where the format does (``contents``)."""
         commit.batch.put(keys.FORMAT_KEY, value)
+
+    def stage_clock(self, commit: Commit, kept: bytes) -> None:
+        """Add to a commit the time that passed (``PassedTime.encode``)."""
+        commit.batch.put(keys.CLOCK_KEY, kept)
 
     def stage_history(self, commit: Commit, history_id: str) -> None:
         """Add to a commit which history the store is of."""

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from eventer_bridge.backends import passed_time
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.session_block import (
@@ -187,6 +188,8 @@ class _Verification:
                 self._check_deleted(key, session)
             if key in (keys.HISTORY_KEY, keys.HISTORIES_KEY) and not session.isascii():
                 self._report("default", key_text(key), "not the name of a history")
+            if key == keys.CLOCK_KEY and not _is_clock(session):
+                self._report("default", key_text(key), "not the time that passed")
             if key.startswith(keys.SPENT_KEY) and len(session) != keys.INT_BYTES:
                 self._report("default", key_text(key), "not what the types of a client cost")
             if not key.startswith(keys.RESERVED_KEY):
@@ -312,6 +315,14 @@ class _Verification:
 
 def _is_list(entries: bytes) -> bool:
     return bool(entries) and len(entries) % ENTRY_BYTES == 0
+
+
+def _is_clock(kept: bytes) -> bool:
+    try:
+        passed_time.decode(kept)
+    except ValueError:
+        return False
+    return True
 
 
 def _session(block_key: bytes) -> str:

@@ -10,7 +10,8 @@ import pytest
 from eventer_bridge import limits
 from eventer_bridge.backends.base import Backend
 from eventer_bridge.backends.common import NO_WAY_ON
-from eventer_bridge.backends.retention import Clock, RetentionRule, event_bytes
+from eventer_bridge.backends.passed_time import PassedTime
+from eventer_bridge.backends.retention import RetentionRule, event_bytes
 from eventer_bridge.backends.visible_query import VisibleQuery
 from eventer_bridge.model import (
     Event,
@@ -35,21 +36,29 @@ Opened = AbstractAsyncContextManager[Backend]
 class Open(Protocol):
     """Opens a backend with rules."""
 
-    def __call__(self, *rules: RetentionRule, clock: Clock) -> Opened: ...
+    def __call__(self, *rules: RetentionRule, clock: PassedTime) -> Opened: ...
 
 
-class TestClock:
-    """A clock that is set by hand, and knows how often it was looked at."""
+class TestClock(PassedTime):
+    """Time that passes by hand, and knows how often it was looked at.
+
+    Attributes:
+        at: what a clock says that never jumped.
+        n_looks: see there.
+    """
 
     __test__ = False
 
     def __init__(self, s: float = 0) -> None:
-        self.now = Timestamp.from_float(s)
+        super().__init__()
+        self.at = Timestamp.from_float(s)
         self.n_looks = 0
 
-    def __call__(self) -> Timestamp:
+    def before(self, seconds: float | None) -> Timestamp | None:
         self.n_looks += 1
-        return self.now
+        if seconds is None:
+            return None
+        return Timestamp.from_float(self.at.to_float() - seconds)
 
 
 def rule(
@@ -197,7 +206,7 @@ class RetentionContract:
                     writer.make(draft("a", source, payload), draft("b/x"), draft(f"b/{n % 3}", n))
                 )
                 backend.register(writer.make(draft("c", payload=payload), server=2, time=n + 1))
-            expected = kept(writer.events, rules, clock.now)
+            expected = kept(writer.events, rules, clock.at)
             assert await settled(backend, clock) == expected
             await check_all_queries(backend, expected)
             await check_missing(backend, writer.events, expected)
@@ -219,7 +228,7 @@ class RetentionContract:
             await settled(backend, clock)
             before = await missing(EVERYTHING)
             assert before.deleted == writer.events[6].id  # an a
-            clock.now = Timestamp(12, 0)
+            clock.at = Timestamp(12, 0)
             await settled(backend, clock)
             assert (await missing(EVERYTHING, before.n_deletions)).deleted == writer.events[10].id
             # before what was told, but it was not deleted then
@@ -244,11 +253,11 @@ class RetentionContract:
         async with open_backend(*rules, clock=clock) as backend:
             writer = Writer(backend)
             for n in range(60):
-                clock.now = Timestamp(n, 0)
+                clock.at = Timestamp(n, 0)
                 # types appear later, too
                 await writer.session(draft(f"a/{n // 20}"), draft("b"), draft(f"c/{n // 30}"))
                 if n % 20 == 19:
-                    expected = kept(writer.events, rules, clock.now)
+                    expected = kept(writer.events, rules, clock.at)
                     assert await settled(backend, clock) == expected
                     await check_all_queries(backend, expected)
 
@@ -291,7 +300,7 @@ class RetentionContract:
             last = writer.events[2].id
             upwards = QueryTimeseriesParams(order=Order.ASCENDING, last_event_id=last)
             assert (await backend.query(upwards)).events == writer.events[3:]
-            clock.now = Timestamp(10, 0)
+            clock.at = Timestamp(10, 0)
             assert await settled(backend, clock) == writer.events[4:]
             assert not (await backend.query(upwards)).events
             server = QueryServerParams(1, last_event_id=last)
@@ -338,7 +347,7 @@ class RetentionContract:
             for n in range(400):
                 backend.register(writer.make(draft("a", n), draft("b", -n)))
             await backend.flush()
-            clock.now = Timestamp(450, 0)
+            clock.at = Timestamp(450, 0)
             n_answers = 0
             while len(found := await everything(backend)) > 2:
                 assert found == writer.events[-len(found) :]

@@ -18,7 +18,8 @@ from rocksdict import Rdict
 from eventer_bridge import limits
 from eventer_bridge.backends import memory, rocksdb
 from eventer_bridge.backends.base import Backend
-from eventer_bridge.backends.retention import Clock, RetentionRule, event_bytes
+from eventer_bridge.backends.passed_time import PassedTime
+from eventer_bridge.backends.retention import RetentionRule, event_bytes
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.commit import Commit
 from eventer_bridge.backends.rocksdb.deletion import Deletion, ext_oldest
@@ -55,7 +56,7 @@ from tests.support.examples import examples
 class TestMemory(RetentionContract):
     @pytest.fixture
     def open_backend(self) -> Open:
-        def open_it(*rules: RetentionRule, clock: Clock) -> memory.MemoryBackend:
+        def open_it(*rules: RetentionRule, clock: PassedTime) -> memory.MemoryBackend:
             return memory.create(rules, clock)
 
         return open_it
@@ -65,7 +66,7 @@ class TestRocksDb(RetentionContract):
     @pytest.fixture
     def open_backend(self, tmp_path: Path) -> Open:
         @contextlib.asynccontextmanager
-        async def open_it(*rules: RetentionRule, clock: Clock) -> AsyncIterator[Backend]:
+        async def open_it(*rules: RetentionRule, clock: PassedTime) -> AsyncIterator[Backend]:
             async with await rocksdb.create(tmp_path, retention=rules, clock=clock) as backend:
                 yield backend
             check_store(tmp_path)
@@ -106,7 +107,7 @@ class TestRandom:
             async with memory.create(rules, clock) as backend:
                 writer = Writer(backend)
                 await fill(writer, backend, cases)
-                expected = kept(writer.events, rules, clock.now)
+                expected = kept(writer.events, rules, clock.at)
                 assert await settled(backend, clock) == expected
                 await check_all_queries(backend, expected)
 
@@ -124,7 +125,7 @@ class TestRandom:
                 await backend.flush()
                 marks = [backend.high_water_mark(i) for i in (-1, 1, 2)]
             clock = TestClock(2)
-            expected = kept(writer.events, rules, clock.now)
+            expected = kept(writer.events, rules, clock.at)
             async with await rocksdb.create(path, retention=rules, clock=clock) as backend:
                 assert await settled(backend, clock) == expected
                 await check_all_queries(backend, expected)
@@ -155,7 +156,7 @@ async def test_what_is_there_already_is_counted(tmp_path: Path) -> None:
             for _ in range(3):
                 backend.register(writer.make(*numbered("a", "b/new")))
             await backend.flush()
-            expected = kept(writer.events, rules, clock.now)
+            expected = kept(writer.events, rules, clock.at)
             assert await settled(backend, clock) == expected
             assert sum(event.type == ("a",) for event in expected) == 12
         check_store(tmp_path)
@@ -288,7 +289,7 @@ async def test_it_goes_on_after_the_disk_was_full(
         for n in range(60):
             await writer.session(draft("a"), draft("b"), time=n)
         with full_disk():
-            clock.now = Timestamp(120, 0)  # what is to be deleted now cannot be
+            clock.at = Timestamp(120, 0)  # what is to be deleted now cannot be
             while backend.failure is None:
                 await asyncio.sleep(0.001)
             with pytest.raises(StorageError):
@@ -298,7 +299,7 @@ async def test_it_goes_on_after_the_disk_was_full(
         # ids of types may have changed, and it counts anew
         for n in range(60, 65):
             await writer.session(draft("c"), draft("a"), time=n)
-        expected = kept(writer.events, rules, clock.now)
+        expected = kept(writer.events, rules, clock.at)
         assert await settled(backend, clock) == expected
         await check_all_queries(backend, expected)
     assert len(check_store(tmp_path)) == len(expected)

@@ -1,22 +1,26 @@
 """A clock that jumps ahead, and back: what is registered, refused, told and kept."""
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Final
 
 import pytest
 
 from eventer_bridge import limits
-from eventer_bridge.backends import memory
+from eventer_bridge.backends import memory, passed_time, rocksdb
 from eventer_bridge.backends.base import Backend
+from eventer_bridge.backends.passed_time import PassedTime
 from eventer_bridge.backends.retention import RetentionRule
 from eventer_bridge.core import engine
-from eventer_bridge.core.clock import SteadyClock, ahead_s
 from eventer_bridge.core.engine import Engine
+from eventer_bridge.core.session import Repeated, Session
 from eventer_bridge.errors import NotOperationalError
 from eventer_bridge.model import (
     Event,
+    EventId,
     QueryTimeseriesParams,
     RegisterEvent,
     Source,
@@ -24,10 +28,13 @@ from eventer_bridge.model import (
     Status,
     Timestamp,
 )
+from tests.eventer_bridge.backends.oracle import draft, request_key
 from tests.support.shifted import ShiftedClock
 
 HOUR_S: Final = 3600.0
-YEARS_S: Final = 10 * 365 * 24 * HOUR_S
+DAY_S: Final = 24 * HOUR_S
+YEARS_S: Final = 10 * 365 * DAY_S
+DURATION_S: Final = 2 * HOUR_S
 SOURCE: Final = Source(SourceType.CONNECTION, 1)
 
 
@@ -126,43 +133,131 @@ async def engine_events(backend: Backend) -> list[Event]:
     return list((await backend.query(params)).events)
 
 
-def test_a_steady_clock_runs_ahead_by_a_day_at_most(clock: ShiftedClock) -> None:
-    steady = SteadyClock()
-    for seconds in 0, -YEARS_S, -HOUR_S, HOUR_S:
-        clock.seconds = seconds
-        assert abs(ahead_s(steady())) < 1
-        assert steady() <= Timestamp.now()
-    began = Timestamp.now().to_float() - clock.seconds
-    clock.seconds = YEARS_S
-    assert steady().to_float() - began == pytest.approx(limits.MAX_CLOCK_AHEAD_S, abs=60)
-    # what is right after a start is so from the begin
-    assert SteadyClock()().to_float() - began == pytest.approx(YEARS_S, abs=60)
+@contextlib.asynccontextmanager
+async def engine_on(path: Path | None, *rules: RetentionRule) -> AsyncIterator[Engine]:
+    """An engine on a store; None: in memory."""
+    opened = memory.create(rules) if path is None else await rocksdb.create(path, retention=rules)
+    async with opened as backend, await engine.create(backend, 1) as core:
+        yield core
 
 
-@pytest.mark.parametrize("is_steady", [False, True])
-async def test_retention_does_not_follow_a_clock_that_runs_away(
-    clock: ShiftedClock, monkeypatch: pytest.MonkeyPatch, is_steady: bool
+async def left_after_looks(core: Engine, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How many events are left after retention looked again."""
+    n_looks = 0
+    before = PassedTime.before
+
+    def counted(clock: PassedTime, seconds: float | None) -> Timestamp | None:
+        nonlocal n_looks
+        n_looks += seconds == DURATION_S
+        return before(clock, seconds)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PassedTime, "before", counted)
+        while n_looks < 20:
+            await asyncio.sleep(0.001)
+    return len((await core.query(QueryTimeseriesParams([("a",)]))).events)
+
+
+@pytest.mark.parametrize("is_in_memory", [False, True])
+async def test_retention_does_not_follow_a_clock_that_jumps(
+    clock: ShiftedClock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_in_memory: bool
 ) -> None:
     monkeypatch.setattr(limits, "RETENTION_PERIOD_S", 0.001)
     monkeypatch.setattr(limits, "RETENTION_MIN_PERIOD_S", 0.001)
-    n_looks = 0
-
-    def counted() -> Timestamp:
-        nonlocal n_looks
-        n_looks += 1
-        return measure()
-
-    measure: Callable[[], Timestamp] = SteadyClock() if is_steady else Timestamp.now
-    rule = RetentionRule((("*",),), duration_s=30 * 24 * HOUR_S)
-    async with (
-        memory.create([rule], counted) as backend,
-        await engine.create(backend, 1) as core,
-    ):
+    rule = RetentionRule((("a",),), duration_s=DURATION_S)
+    path = None if is_in_memory else tmp_path / "store"
+    async with engine_on(path, rule) as core:
         for _ in range(5):
             await register(core)
-        clock.seconds = YEARS_S
-        n_looks = 0
-        while n_looks < 20:
-            await asyncio.sleep(0.001)
-        left = (await backend.query(QueryTimeseriesParams([("a",)]))).events
-        assert len(left) == (5 if is_steady else 1)
+        clock.seconds = 3 * DAY_S
+        assert await left_after_looks(core, monkeypatch) == 5
+        clock.passed_s = DURATION_S / 2
+        await register(core)
+        assert await left_after_looks(core, monkeypatch) == 6
+        clock.seconds = 0
+        assert await left_after_looks(core, monkeypatch) == 6
+        clock.passed_s = DURATION_S + 60
+        while await left_after_looks(core, monkeypatch) > 1:
+            pass
+
+
+@pytest.mark.parametrize("is_off", [False, True])
+async def test_nor_one_that_jumped_while_nothing_ran(
+    clock: ShiftedClock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_off: bool
+) -> None:
+    monkeypatch.setattr(limits, "RETENTION_PERIOD_S", 0.001)
+    monkeypatch.setattr(limits, "RETENTION_MIN_PERIOD_S", 0.001)
+    rule = RetentionRule((("a",),), duration_s=DURATION_S)
+    async with engine_on(tmp_path / "store", rule) as core:
+        for _ in range(5):
+            await register(core)
+    clock.seconds = 3 * DAY_S
+    if is_off:
+        clock.start_machine(tmp_path / "boot_id")
+    async with engine_on(tmp_path / "store", rule) as core:
+        assert await left_after_looks(core, monkeypatch) == 5
+    clock.passed_s = DURATION_S + 60
+    async with engine_on(tmp_path / "store", rule) as core:
+        while await left_after_looks(core, monkeypatch) > 1:
+            pass
+
+
+async def register_keyed(core: Engine, key: str) -> Event:
+    events = [RegisterEvent(("a",), None, None)]
+    [outcome] = core.register_keyed(SOURCE, [events], None, [request_key(key, *events)])
+    assert isinstance(outcome, Session | Repeated)
+    await outcome.committed
+    session = outcome.session if isinstance(outcome, Repeated) else outcome
+    return session.events[0]
+
+
+@pytest.mark.parametrize("jump_s", [3 * DAY_S, YEARS_S])
+async def test_request_keys_are_known_whatever_the_clock_says(
+    clock: ShiftedClock, tmp_path: Path, jump_s: float
+) -> None:
+    path = tmp_path / "store"
+    async with engine_on(path) as core:
+        first = await register_keyed(core, "1")
+        clock.seconds = jump_s
+        later = await register_keyed(core, "2")  # with its timestamp
+        assert await register_keyed(core, "1") == first
+        assert await register_keyed(core, "2") == later
+    for _ in range(2):  # while it runs, and while it does not
+        clock.seconds += jump_s
+        async with engine_on(path) as core:
+            assert await register_keyed(core, "1") == first
+            clock.seconds += jump_s
+            assert await register_keyed(core, "3") != first
+            assert await register_keyed(core, "1") == first
+        clock.start_machine(tmp_path / "boot_id")
+    async with engine_on(path) as core:
+        clock.passed_s = limits.REQUEST_KEYS_S - 60
+        assert await register_keyed(core, "1") == first
+        clock.passed_s = limits.REQUEST_KEYS_S + 60
+        assert await register_keyed(core, "1") != first
+        assert await register_keyed(core, "2") != later
+
+
+async def test_replicated_keys_of_a_slow_clock_forget_no_others(
+    clock: ShiftedClock, tmp_path: Path
+) -> None:
+    async with engine_on(tmp_path / "store") as core:
+        first = await register_keyed(core, "1")
+        backend = core._backend
+        for session in range(3):
+            at = Timestamp.from_float(Timestamp.now().to_float() - 2 * DAY_S)
+            event = Event(EventId(2, session, 1), ("a",), at, None, None)
+            key = request_key(f"of another server {session}", draft("a"))
+            await backend.register([event], None, 0, key)
+        assert await register_keyed(core, "1") == first
+
+
+async def test_passed_time_is_kept_without_events(
+    clock: ShiftedClock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(limits, "IDLE_COURSE_PERIOD_S", 0.05)
+    async with engine_on(tmp_path / "store") as core:
+        clock.passed_s = DAY_S
+        store = core._backend._store  # type: ignore[attr-defined]
+        while passed_time.decode(store.ext_clock().encode()).passed_us < DAY_S * 1e6:
+            await asyncio.sleep(0.01)

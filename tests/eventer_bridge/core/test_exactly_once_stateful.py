@@ -23,6 +23,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from eventer_bridge import limits
 from eventer_bridge.backends import rocksdb
+from eventer_bridge.backends.passed_time import PassedTime
 from eventer_bridge.backends.request_keys import KeyRetention
 from eventer_bridge.backends.retention import RetentionRule
 from eventer_bridge.core.cursors import Cursor, Cursors
@@ -83,6 +84,21 @@ class Place(NamedTuple):
     parked: dict[EventId, tuple[str, bool]]
 
 
+class Later(PassedTime):
+    """Time that passes, and some more.
+
+    Attributes:
+        later_s: how much.
+    """
+
+    later_s = 0.0
+
+    def before(self, seconds: float | None) -> Timestamp | None:
+        if seconds is None:
+            return None
+        return Timestamp.from_float(Timestamp.now().to_float() + self.later_s - seconds)
+
+
 class Holder:
     """A connection that has a cursor."""
 
@@ -123,7 +139,7 @@ class ExactlyOnceMachine(RuleBasedStateMachine):
         self.runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
         self.directory = Path(tempfile.mkdtemp())
         self.n_kills = 0
-        self.later_s = 0.0
+        self.clock = Later()
         self.entries: list[Entry] = []
         self.places: dict[str, Place] = {}
         self.moments: list[dict[str, Place]] = [{}]
@@ -142,9 +158,6 @@ class ExactlyOnceMachine(RuleBasedStateMachine):
     async def close(self) -> None:
         await self.core.async_close()
         await self.backend.async_close()
-
-    def clock(self) -> Timestamp:
-        return Timestamp.from_float(Timestamp.now().to_float() + self.later_s)
 
     def teardown(self) -> None:
         self.run(self.close())
@@ -209,7 +222,7 @@ class ExactlyOnceMachine(RuleBasedStateMachine):
             return None, False
         if not entry.committed.done():
             return entry, True
-        if KEYS.is_expired(entry.events[0].timestamp, self.clock()):
+        if KEYS.is_expired(entry.events[0].timestamp, self.clock):
             return entry, False
         newer = mine[mine.index(entry) + 1 :]
         return entry, True if len(newer) < KEYS.max_entries else None
@@ -217,7 +230,7 @@ class ExactlyOnceMachine(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([0.0, 0.0, 70.0, 120.0]))
     def look_later(self, seconds: float) -> None:
         """Have the store believe that it is later; events go on to have the time of the machine."""
-        self.later_s = seconds
+        self.clock.later_s = seconds
 
     # --- cursors --------------------------------------------------------------------------
 

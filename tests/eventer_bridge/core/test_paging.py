@@ -101,7 +101,7 @@ async def test_a_timeseries_goes_on_where_retention_deleted_its_last_event(order
         found = [*(await anext(pages)), *(await anext(pages)), *(await anext(pages))]
         while found[-1].type != ("a",):
             found += await anext(pages)
-        clock.now = Timestamp(1_000, 0)
+        clock.at = Timestamp(1_000, 0)
         kept = await settled(backend, clock)
         assert found[-1] not in kept
         expected = [i for i in kept if i not in found]
@@ -122,7 +122,7 @@ async def test_that_a_timeseries_is_not_whole_is_told() -> None:
         params = msgspec.structs.replace(ASCENDING, order_by=OrderBy.SOURCE_TIMESTAMP)
         pages = query_pages(backend.query, params)
         await anext(pages)
-        clock.now = Timestamp(1_000, 0)
+        clock.at = Timestamp(1_000, 0)
         assert len(await settled(backend, clock)) == 2
         with pytest.raises(RemoteProtocolError, match="more events should follow event 1/1/4"):
             await anext(pages)
@@ -142,7 +142,7 @@ async def test_the_rest_may_be_gone_meanwhile(params: QueryParams, n_found: int)
         await writer.session(draft("b"))
         pages = query_pages(backend.query, params)
         found = [*(await anext(pages))]
-        clock.now = Timestamp(1_000, 0)
+        clock.at = Timestamp(1_000, 0)
         assert await settled(backend, clock) == writer.events[-2:]
         async for page in pages:
             found += page

@@ -39,6 +39,7 @@ from eventer_bridge.model import (
     Timestamp,
 )
 from tests.eventer_bridge.backends.consistency import check_store
+from tests.eventer_bridge.backends.contract_retention import TestClock
 from tests.eventer_bridge.backends.faults import (
     changed,
     failing_sync,
@@ -349,16 +350,16 @@ async def test_retention_goes_on_whatever_it_raises(
 ) -> None:
     monkeypatch.setattr(limits, "RETENTION_PERIOD_S", 0.02)
     monkeypatch.setattr(limits, "RETENTION_MIN_PERIOD_S", 0.02)
-    asked = 0
 
-    def clock() -> Timestamp:
-        nonlocal asked
-        asked += 1
-        if asked < 3:
-            raise Panic("what nobody thought of")
-        return Timestamp(1_000, 0)
+    class Panicking(TestClock):
+        def before(self, seconds: float | None) -> Timestamp | None:
+            moment = super().before(seconds)
+            if self.n_looks < 3:
+                raise Panic("what nobody thought of")
+            return moment
 
     rule = RetentionRule((("*",),), duration_s=1)
+    clock = Panicking(1_000)
     async with await rocksdb.create(tmp_path / "kept", retention=[rule], clock=clock) as backend:
         writer = Writer(backend)
         await writer.session(*numbered("a", "a"))

@@ -203,9 +203,9 @@ async def test_keys_of_a_row_are_forgotten_after_their_time(tmp_path: Path) -> N
     async with await rocksdb.create(tmp_path, clock=clock, key_retention=retention) as backend:
         writer = Writer(backend)
         await keep_together(writer, backend, *RUN, time=1_000)
-        clock.now = Timestamp(1_099, 0)
+        clock.at = Timestamp(1_100, 0)
         assert sessions_of(backend, RUN) == [*range(1, 11)]
-        clock.now = Timestamp(1_100, 0)
+        clock.at = Timestamp(1_100, 1)
         assert sessions_of(backend, RUN) == [None] * 10
         await keep_together(writer, backend, RUN[-1], time=1_100)
         assert sessions_of(backend, RUN) == [None] * 9 + [11]

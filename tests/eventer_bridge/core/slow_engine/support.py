@@ -10,6 +10,7 @@ from hat import util
 
 from eventer_bridge.backends.common import failed
 from eventer_bridge.backends.memory import MemoryBackend
+from eventer_bridge.backends.passed_time import PassedTime
 from eventer_bridge.backends.request_keys import KeyRetention, RequestKey
 from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.backends.visible_query import VisibleQuery
@@ -40,7 +41,7 @@ class SlowBackend(MemoryBackend):
     """Commits when the test says so, and fails when it says so."""
 
     def __init__(self) -> None:
-        super().__init__((), Timestamp.now, KeyRetention())
+        super().__init__((), PassedTime(), KeyRetention())
         self.is_slow = False
         self.commits: list[asyncio.Future[None]] = []
         self.asked: list[tuple[int, TypeQuota | None, int]] = []
