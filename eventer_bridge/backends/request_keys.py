@@ -77,6 +77,10 @@ class KeyRetention(msgspec.Struct, frozen=True):
 def digests(requests: Iterable[Sequence[RegisterEvent]]) -> Iterable[bytes]:
     """Digest of the content of each request, the same in all versions.
 
+    JSON payloads are digested as they were written. Their values would take some 1 to 8 us for each
+    event, of 0.4 to 0.6; and retention may have deleted those that a repeated one could be
+    compared with.
+
     Who can choose both contents can make two of one digest: only the client itself could, for whom
     the second one would not be stored.
     """

@@ -239,4 +239,7 @@ def _repeated(source: Source, events: Sequence[RegisterEvent], kept: KeptRequest
 
 
 def _other_content(key: str) -> RequestKeyError:
-    return RequestKeyError(f"request_key {key!r} was used before, with other events")
+    return RequestKeyError(
+        f"request_key {key!r} was used before, with other events"
+        " (JSON payloads are compared as they were written)"
+    )

@@ -229,7 +229,8 @@ class Client(aio.Resource):
             events: events; all of them are registered, or none.
             request_key: of 1 to 64 characters, for this client name alone: whatever becomes of the
                 answer, registering the same events again with the same key stores them once, and
-                returns the same events.
+                returns the same events. JSON payloads are compared as they are written: in
+                another order of keys, for example, they are other events.
             after_key: with a ``request_key``: that of a registration which must be stored first.
                 So many may be under way, and none is stored unless those before it are.
 

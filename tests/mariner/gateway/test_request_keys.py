@@ -35,7 +35,7 @@ from tests.eventer_bridge.backends.faults import (
     recovered,
 )
 from tests.support.inprocess import APP, running_gateway
-from tests.support.peer import RawPeer, event, register_req
+from tests.support.peer import RawPeer, event, frame, register_req
 
 LISTEN: Final = {"host": "127.0.0.1", "port": 0}
 OTHER: Final = {**APP, "name": "other"}
@@ -97,12 +97,45 @@ async def test_what_a_raw_peer_sees(path: Path | None) -> None:
             "msg_type": "register_res",
             "register_id": 3,
             "success": False,
-            "error": "request_key 'key' was used before, with other events",
+            "error": "request_key 'key' was used before, with other events"
+            " (JSON payloads are compared as they were written)",
         }
         for wrong in ("", "k" * 65):
             response = await peer.request(keyed(4, wrong, event("a")))
             assert not response["success"]
             assert "/request_key" in response["error"]
+
+
+MESSAGE: Final = (
+    b'{"msg_type":"register_req","register_id":%d,"register_events":[%s],"request_key":"key"}'
+)
+EVENT: Final = (
+    b'{"type":["a","b"],"source_timestamp":{"s":1,"us":2},'
+    b'"payload":{"payload_type":"json","data":{"x":1,"y":[2.5]}}}'
+)
+
+
+@pytest.mark.parametrize("is_packed", [True, False])
+async def test_json_is_the_same_if_it_is_written_so(path: Path | None, is_packed: bool) -> None:
+    async with serving(path) as gateway, await RawPeer.init(gateway.mariner.port) as peer:
+        if is_packed:  # as types are that are known
+            assert (await peer.request(register_req(1, event("a", "b"))))["success"]
+        peer.send_raw(frame(MESSAGE % (2, EVENT)))
+        first = await peer.receive()
+        assert first["success"]
+        # however it is written around them
+        elsewhere = (
+            b'{"payload": {"data":{"x":1,"y":[2.5]}, "payload_type":"json"},'
+            b' "type": ["a", "\\u0062"], "source_timestamp": {"us":2, "s":1}}'
+        )
+        for number, same in enumerate((EVENT, elsewhere), 3):
+            peer.send_raw(frame(MESSAGE % (number, same)))
+            assert await peer.receive() == {**first, "register_id": number, "repeated": True}
+        data = b'{"x":1,"y":[2.5]}'
+        for other in (b'{"y":[2.5],"x":1}', b'{"x":1, "y":[2.5]}', b'{"x":1.0,"y":[2.5]}'):
+            peer.send_raw(frame(MESSAGE % (9, EVENT.replace(data, other))))
+            refused = await peer.receive()
+            assert "compared as they were written" in refused["error"]
 
 
 async def test_keys_of_other_clients_are_others(path: Path | None) -> None:

@@ -20,6 +20,7 @@ from eventer_bridge.backends.rocksdb.clean_shutdown import MARKER, write_marker
 from eventer_bridge.backends.rocksdb.contents import ALL_FAMILIES, IMPORTING
 from eventer_bridge.backends.rocksdb.database import COMPACTED_FILES
 from eventer_bridge.backends.rocksdb.keys import (
+    CLOCK_KEY,
     FORMAT_KEY,
     IN_ORDER_KEY,
     encode_owner,
@@ -131,6 +132,7 @@ def state(path: Path) -> dict[str, tuple[int, bytes]]:
         (("default", FORMAT_KEY, None), StoreDamagedError, "a database, but not an event store"),
         (("default", encode_owner("x"), b"?"), StoreDamagedError, "a quota's row"),
         (("default", IN_ORDER_KEY + encode_type_id(0), b"?"), StoreDamagedError, "a type's order"),
+        (("default", CLOCK_KEY, b"?"), StoreDamagedError, "the time that passed"),
         (("type", encode_type_id(0), None), StoreDamagedError, "a type is missing"),
         (("type", encode_type_id(0), b"{"), StoreDamagedError, "a type: "),
     ],

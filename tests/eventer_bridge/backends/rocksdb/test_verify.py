@@ -93,7 +93,7 @@ async def test_a_store_that_is_well(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     done = [i for i, _ in progress]
     assert done == sorted(done)
     assert done
-    assert {total for _, total in progress} == {9 + 1 + 5 + 5 + 3 + 7 + 2 + 2}
+    assert {total for _, total in progress} == {9 + 1 + 5 + 5 + 3 + 8 + 2 + 2}
 
 
 async def test_an_empty_store(tmp_path: Path) -> None:
@@ -263,6 +263,10 @@ def deleted_cut_off(rows: Rows) -> None:
 
 def price_cut_off(rows: Rows) -> None:
     rows["default"][keys.encode_owner("client a")] = b"\x01"
+
+
+def clock_cut_off(rows: Rows) -> None:
+    rows["default"][keys.CLOCK_KEY] = rows["default"][keys.CLOCK_KEY][:-1]
 
 
 def request_cut_off(rows: Rows) -> None:
@@ -452,6 +456,7 @@ DAMAGES: Final[dict[Callable[[Rows], None], list[str]]] = {
     price_cut_off: [
         f"default: key {keys.encode_owner('client a').hex()}: not what the types of a client cost"
     ],
+    clock_cut_off: [f"default: key {keys.CLOCK_KEY.hex()}: not the time that passed"],
     request_cut_off: [f"request: {key_of(REQUEST)}: not a row of requests"],
     request_of_nothing: [f"request: {key_of(REQUEST)}: session 3/9 is not stored"],
     request_of_another_moment: [f"request: {key_of(REQUEST)}: session 3/1 is not stored"],
