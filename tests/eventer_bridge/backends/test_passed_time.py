@@ -136,6 +136,17 @@ def test_a_jump_while_nothing_runs(machine: Machine, seconds: float, is_off: boo
     assert machine.old() >= machine.old_enough - 1 > 5
 
 
+def test_what_the_clock_said_between_jumps_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, passed = ShiftedClock(monkeypatch), PassedTime()
+    passed.note(Timestamp(0, 0))
+    clock.passed_s = HOUR_S
+    for jump_s in 3 * DAY_S, -3 * DAY_S - HOUR_S / 2, HOUR_S:
+        clock.seconds += jump_s
+        passed.note(Timestamp(0, 0))
+    between = Timestamp.from_float(Timestamp.now().to_float() - HOUR_S)
+    assert passed.before(60) <= between  # type: ignore[operator]
+
+
 def test_machines_that_begin_without_a_time(machine: Machine) -> None:
     for _ in range(5):
         machine.work(HOUR_S)

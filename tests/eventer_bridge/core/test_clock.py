@@ -14,6 +14,7 @@ from eventer_bridge.backends import memory, passed_time, rocksdb
 from eventer_bridge.backends.base import Backend
 from eventer_bridge.backends.passed_time import PassedTime
 from eventer_bridge.backends.retention import RetentionRule
+from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.core import engine
 from eventer_bridge.core.engine import Engine
 from eventer_bridge.core.session import Repeated, Session
@@ -28,6 +29,7 @@ from eventer_bridge.model import (
     Status,
     Timestamp,
 )
+from eventer_bridge.subscription import Subscription
 from tests.eventer_bridge.backends.oracle import draft, request_key
 from tests.support.shifted import ShiftedClock
 
@@ -141,6 +143,11 @@ async def engine_on(path: Path | None, *rules: RetentionRule) -> AsyncIterator[E
         yield core
 
 
+def let_pass(core: Engine, clock: ShiftedClock, seconds: float) -> None:
+    clock.passed_s += seconds
+    core._clock.look()
+
+
 async def left_after_looks(core: Engine, monkeypatch: pytest.MonkeyPatch) -> int:
     """How many events are left after retention looked again."""
     n_looks = 0
@@ -148,7 +155,7 @@ async def left_after_looks(core: Engine, monkeypatch: pytest.MonkeyPatch) -> int
 
     def counted(clock: PassedTime, seconds: float | None) -> Timestamp | None:
         nonlocal n_looks
-        n_looks += seconds == DURATION_S
+        n_looks += 1
         return before(clock, seconds)
 
     with monkeypatch.context() as patch:
@@ -167,16 +174,17 @@ async def test_retention_does_not_follow_a_clock_that_jumps(
     rule = RetentionRule((("a",),), duration_s=DURATION_S)
     path = None if is_in_memory else tmp_path / "store"
     async with engine_on(path, rule) as core:
+        let_pass(core, clock, 2 * DURATION_S)
         for _ in range(5):
             await register(core)
         clock.seconds = 3 * DAY_S
         assert await left_after_looks(core, monkeypatch) == 5
-        clock.passed_s = DURATION_S / 2
+        let_pass(core, clock, DURATION_S / 2)
         await register(core)
         assert await left_after_looks(core, monkeypatch) == 6
         clock.seconds = 0
         assert await left_after_looks(core, monkeypatch) == 6
-        clock.passed_s = DURATION_S + 60
+        let_pass(core, clock, DURATION_S)
         while await left_after_looks(core, monkeypatch) > 1:
             pass
 
@@ -189,6 +197,7 @@ async def test_nor_one_that_jumped_while_nothing_ran(
     monkeypatch.setattr(limits, "RETENTION_MIN_PERIOD_S", 0.001)
     rule = RetentionRule((("a",),), duration_s=DURATION_S)
     async with engine_on(tmp_path / "store", rule) as core:
+        let_pass(core, clock, 2 * DURATION_S)
         for _ in range(5):
             await register(core)
     clock.seconds = 3 * DAY_S
@@ -196,7 +205,7 @@ async def test_nor_one_that_jumped_while_nothing_ran(
         clock.start_machine(tmp_path / "boot_id")
     async with engine_on(tmp_path / "store", rule) as core:
         assert await left_after_looks(core, monkeypatch) == 5
-    clock.passed_s = DURATION_S + 60
+    clock.passed_s += DURATION_S + 60
     async with engine_on(tmp_path / "store", rule) as core:
         while await left_after_looks(core, monkeypatch) > 1:
             pass
@@ -217,8 +226,10 @@ async def test_request_keys_are_known_whatever_the_clock_says(
 ) -> None:
     path = tmp_path / "store"
     async with engine_on(path) as core:
+        let_pass(core, clock, 3 * DAY_S)
         first = await register_keyed(core, "1")
         clock.seconds = jump_s
+        core._clock.look()
         later = await register_keyed(core, "2")  # with its timestamp
         assert await register_keyed(core, "1") == first
         assert await register_keyed(core, "2") == later
@@ -231,9 +242,9 @@ async def test_request_keys_are_known_whatever_the_clock_says(
             assert await register_keyed(core, "1") == first
         clock.start_machine(tmp_path / "boot_id")
     async with engine_on(path) as core:
-        clock.passed_s = limits.REQUEST_KEYS_S - 60
+        let_pass(core, clock, limits.REQUEST_KEYS_S - 60)
         assert await register_keyed(core, "1") == first
-        clock.passed_s = limits.REQUEST_KEYS_S + 60
+        let_pass(core, clock, 120)
         assert await register_keyed(core, "1") != first
         assert await register_keyed(core, "2") != later
 
@@ -242,14 +253,50 @@ async def test_replicated_keys_of_a_slow_clock_forget_no_others(
     clock: ShiftedClock, tmp_path: Path
 ) -> None:
     async with engine_on(tmp_path / "store") as core:
-        first = await register_keyed(core, "1")
-        backend = core._backend
+        await register_keyed(core, "0")
         for session in range(3):
             at = Timestamp.from_float(Timestamp.now().to_float() - 2 * DAY_S)
             event = Event(EventId(2, session, 1), ("a",), at, None, None)
             key = request_key(f"of another server {session}", draft("a"))
-            await backend.register([event], None, 0, key)
+            if session == 0:  # from here on, they are kept with others
+                let_pass(core, clock, 2 * DAY_S)
+            await core._backend.register([event], None, 0, key)
+            if session == 0:
+                first = await register_keyed(core, "1")
         assert await register_keyed(core, "1") == first
+
+
+class Holder:
+    """A connection that has a cursor."""
+
+    def on_cursor_lost(self, reason: str) -> None:
+        """It is not looked at."""
+
+    def redeliver(self) -> None:
+        """It is not looked at."""
+
+
+async def test_what_is_held_for_cursors_is_held_over_jumps(
+    clock: ShiftedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "RETENTION_PERIOD_S", 0.001)
+    monkeypatch.setattr(limits, "RETENTION_MIN_PERIOD_S", 0.001)
+    rule = RetentionRule((("a",),), max_entries=1)
+    async with (
+        memory.create([rule]) as backend,
+        await engine.create(backend, 1, hold_s=DURATION_S) as core,
+    ):
+        let_pass(core, clock, 2 * DURATION_S)
+        assert core.cursors is not None
+        everything = Subscription([("*",)]), None
+        core.cursors.take("app", "c", Holder(), {1: EventId(1, 1, 1)}, everything)
+        for _ in range(5):
+            await register(core)
+        clock.seconds = 3 * DAY_S
+        assert await left_after_looks(core, monkeypatch) == 5
+        let_pass(core, clock, DURATION_S + 60)
+        while await left_after_looks(core, monkeypatch) > 1:
+            pass
 
 
 async def test_passed_time_is_kept_without_events(
@@ -258,6 +305,9 @@ async def test_passed_time_is_kept_without_events(
     monkeypatch.setattr(limits, "IDLE_COURSE_PERIOD_S", 0.05)
     async with engine_on(tmp_path / "store") as core:
         clock.passed_s = DAY_S
-        store = core._backend._store  # type: ignore[attr-defined]
-        while passed_time.decode(store.ext_clock().encode()).passed_us < DAY_S * 1e6:
+        passed_us = 0
+        while passed_us < DAY_S * 1e6:
             await asyncio.sleep(0.01)
+            rows = core._backend._store.iterator("default")  # type: ignore[attr-defined]
+            rows.seek(keys.CLOCK_KEY)
+            passed_us = passed_time.decode(rows.value()).passed_us
