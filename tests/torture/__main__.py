@@ -73,6 +73,7 @@ SCENARIOS: Final = {
     "damage": Scenario(damage.run, 20),
     "lost-log": Scenario(lost_log.run, 10),
     "clock": Scenario(clock.run, 10),
+    "clock-days": Scenario(clock.run_days, 10),
     "clock-years": Scenario(clock.run_years, 10),
     "raising-module": Scenario(failing_module.run_raising, 60),
     "ending-module": Scenario(failing_module.run_ending, 4),

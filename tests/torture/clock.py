@@ -1,22 +1,35 @@
-"""A clock that jumps back an hour, and forth, while the gateway runs and while it does not; and
-one that jumps ten years ahead and back, with the way back of README."""
+"""A clock that jumps back an hour, and forth, while the gateway runs and while it does not.
 
+One that jumps days ahead, which deletes nothing and forgets no request key. And one that jumps ten
+years ahead and back, with the way back of README.
+"""
+
+import asyncio
+import os
 import random
+import signal
 import time
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Final
 
-from eventer_bridge.model import Event, EventId, RegisterEvent, Timestamp
+from eventer_bridge.model import Event, EventId, QueryTimeseriesParams, RegisterEvent, Timestamp
+from mariner.client.client import Client
 from tests.support import process as processes
-from tests.support.gateway import gateway
+from tests.support.gateway import Gateway, gateway
 from tests.torture.clients import connected, loaded
-from tests.torture.ledger import Ledger, ViolationError, read_store
+from tests.torture.ledger import TYPES, Ledger, ViolationError, read_store
 from tests.torture.report import Progress
 from tests.torture.shifted_clock import CLOCK_FILE, write_offset
 
 HOUR_S: Final = 3600.0
 YEARS_S: Final = 10 * 365 * 24 * HOUR_S
 
+DAYS_S: Final = 3 * 24 * HOUR_S
+DURATION_S: Final = 12 * HOUR_S
+"""For which events are kept, by ``run_days``."""
+
+_MARK: Final = ("mark",)
 _PROGRAM: Final = "tests.torture.shifted_clock"
 
 _EVENTS: Final = 150
@@ -52,6 +65,82 @@ async def run(directory: Path, rounds: int, chance: random.Random, progress: Pro
         ahead_s += chance.uniform(0, HOUR_S)
         progress(n, rounds)
     return f"{n_jumps} jumps of an hour back: {len(stored)} events, timestamps and ids in one order"
+
+
+async def run_days(directory: Path, rounds: int, chance: random.Random, progress: Progress) -> str:
+    """Jump days ahead in each round: while the gateway runs, and while it, or the machine, is off.
+
+    Raises:
+        ViolationError: an event was deleted, or stored twice under its key; or what is old is kept.
+    """
+    file = directory / "clock"
+    passed_s = shift_s = 0.0
+    start = n_kept = n_keys = 0
+    for n in range(1, rounds + 1):
+        ledger, answers = Ledger(), dict[str, list[Event]]()
+        write_offset(file, shift_s, passed_s, start)
+        async with _keeping(directory, file) as running:
+            passed_s += 3 * DURATION_S  # the store is older than what is to be kept
+            write_offset(file, shift_s, passed_s, start)
+            async with loaded(running, ledger) as load, connected(running) as client:
+                await load.until_acknowledged(_EVENTS)
+                await _register_keyed(client, n, answers)
+                shift_s += DAYS_S + chance.uniform(0, DAYS_S)
+                write_offset(file, shift_s, passed_s, start)
+                await load.until_acknowledged(_EVENTS)
+                await _until_retained(client)
+                await _register_keyed(client, n, answers)
+            if chance.random() < 0.5:
+                os.kill(running.pid, signal.SIGKILL)
+                await running.process.wait()
+        start += chance.randint(0, 1)
+        shift_s += DAYS_S + chance.uniform(0, DAYS_S)
+        write_offset(file, shift_s, passed_s, start)
+        async with _keeping(directory, file) as running, connected(running) as client:
+            await _until_retained(client)
+            ledger.check(await read_store(client))
+            await _register_keyed(client, n, answers)
+            n_kept += len(ledger.acknowledged)
+            n_keys += len(answers)
+            passed_s += DURATION_S + HOUR_S  # and now it is old
+            write_offset(file, shift_s, passed_s, start)
+            await _until_retained(client)
+            if len(await read_store(client)) > TYPES:
+                raise ViolationError("what is old enough is not deleted")
+        progress(n, rounds)
+    return (
+        f"{2 * rounds} jumps of days ahead: {n_kept} events kept until their time had passed,"
+        f" {n_keys} requests stored once"
+    )
+
+
+def _keeping(directory: Path, file: Path) -> AbstractAsyncContextManager[Gateway]:
+    """A gateway with retention by age, and a rule whose work can be seen."""
+    rules = [
+        {"subscriptions": [["torture", "*"]], "duration": DURATION_S},
+        {"subscriptions": [[*_MARK]], "max_entries": 1},
+    ]
+    backend = {"type": "rocksdb", "path": str(directory / "events"), "retention": rules}
+    environment = {CLOCK_FILE: str(file)}
+    return gateway(directory, program=_PROGRAM, environment=environment, core={"backend": backend})
+
+
+async def _until_retained(client: Client) -> None:
+    """Wait until retention has looked twice at everything."""
+    for _ in range(2):
+        for _ in range(3):
+            await client.register([RegisterEvent(_MARK, None, None)])
+        params = QueryTimeseriesParams([_MARK])
+        while len([i async for i in client.query_all(params)]) > 1:
+            await asyncio.sleep(0.1)
+
+
+async def _register_keyed(client: Client, n: int, answers: dict[str, list[Event]]) -> None:
+    for i in range(20):
+        key = f"{n}-{i}"
+        found = [*await client.register([RegisterEvent(("keyed", str(i)), None, None)], key)]
+        if answers.setdefault(key, found) != found:
+            raise ViolationError(f"stored twice under its key {key}: {answers[key]}, {found}")
 
 
 async def run_years(directory: Path, rounds: int, chance: random.Random, progress: Progress) -> str:
