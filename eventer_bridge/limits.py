@@ -436,6 +436,12 @@ GIVE_WAY_S: Final = 0.010
 """How long a replication that catches up waits between two slices for local registrations to be
 stored: two commits. So it has at least a sixth of the time."""
 
+MAX_READER_NAME_CHARACTERS: Final = 64
+"""Name by which a process tells its connections from those of others; ours have about 40."""
+
+MAX_CURSOR_READERS: Final = 16
+"""Processes of which a cursor knows the newest connection: the last ones that had it."""
+
 MAX_REMOTE_SERVERS: Final = 1_024
 """Servers whose events one remote Event Server sends, each with a position of its own."""
 

@@ -6,6 +6,9 @@ from eventer_bridge import limits
 
 # --- wire ---------------------------------------------------------------------------------
 
+MAX_INIT_RES_BYTES: Final = 512 << 10
+"""Size of an ``init_res``: with the histories of 1,024 servers, whose names are escaped."""
+
 LARGE_FRAME_BYTES: Final = 128 << 10
 """Size above which a message is decoded and handled in slices: a registration of 1,000 events or
 more. Decoding a smaller one takes 2 ms at most."""

@@ -16,7 +16,8 @@ server's events (a replica, a lake) includes their history. The latest event of 
 deleted. ``before`` lists the histories that it continues, oldest first, with the first and last
 session of their events; ``id`` is null for events from before histories were introduced.
 
-Followers compare histories (:func:`refusal`), unless the server registers none (hat-event's).
+Followers compare histories (:func:`refusal`), unless the server registers none (hat-event's). The
+positions of clients are compared by the server (:func:`departure`).
 Clients cannot register such events (:func:`is_history`).
 
 Any thread.
@@ -24,7 +25,7 @@ Any thread.
 
 import uuid
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -34,7 +35,7 @@ from eventer_bridge.model import Event, EventType, Int64, JsonPayload, RegisterE
 ANY_TYPE: Final[EventType] = ("event", "?", "history")
 """Query type of the history events of all servers."""
 
-_Id = Annotated[str, msgspec.Meta(max_length=limits.MAX_HISTORY_ID_CHARACTERS)]
+HistoryId: TypeAlias = Annotated[str, msgspec.Meta(max_length=limits.MAX_HISTORY_ID_CHARACTERS)]
 
 
 class HistorySpan(msgspec.Struct, frozen=True, gc=False):
@@ -46,13 +47,13 @@ class HistorySpan(msgspec.Struct, frozen=True, gc=False):
         last: the last session that the next history continues.
     """
 
-    id: _Id | None
+    id: HistoryId | None
     first: Int64
     last: Int64
 
 
 class _Payload(msgspec.Struct, frozen=True, gc=False):
-    id: _Id
+    id: HistoryId
     before: Annotated[
         tuple[HistorySpan, ...], msgspec.Meta(max_length=limits.MAX_HISTORY_SPANS)
     ] = ()
@@ -75,6 +76,18 @@ class History(msgspec.Struct, frozen=True, gc=False):
     def ids(self) -> frozenset[str | None]:
         """Names of this history and of those it continues."""
         return frozenset((self.id, *(span.id for span in self.before)))
+
+
+class Departure(NamedTuple):
+    """Where what was followed ends.
+
+    Attributes:
+        last: the last session of it that the server's history continues; 0: there is none.
+        reason: why it goes no further, with both histories.
+    """
+
+    last: int
+    reason: str
 
 
 _decode: Final = msgspec.json.Decoder(_Payload).decode
@@ -183,3 +196,19 @@ def refusal(followed: str | None, current: History, session: int) -> str | None:
             f" {spans[-1].last}, but that was followed up to session {session}"
         )
     return f"its history is {current.id}, but {followed} was followed up to session {session}"
+
+
+def departure(followed: str | None, current: History, session: int) -> Departure | None:
+    """As :func:`refusal`, of somebody who goes on all the same, behind what is in both histories.
+
+    What nobody can tell is no departure: that nothing was followed, or, if the history that was
+    followed is unknown, only what is from before the histories that are known.
+    """
+    known_since = min([current.first, *(i.first for i in current.before)])
+    if session <= 0 or (followed is None and session < known_since):
+        return None
+    reason = refusal(followed, current, session)
+    if reason is None:
+        return None
+    spans = [i for i in current.before if followed in (None, i.id) and i.last < session]
+    return Departure(max([i.last for i in spans], default=0), reason)

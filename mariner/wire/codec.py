@@ -57,6 +57,7 @@ from mariner.wire import contract, lenient, surrogates
 from mariner.wire import wire_types as wire
 from mariner.wire.messages import (
     EventsMsg,
+    Histories,
     InitReq,
     InitRes,
     Message,
@@ -77,6 +78,7 @@ _decode_events: Final = msgspec.json.Decoder(list[Event]).decode
 _decode_status: Final = msgspec.json.Decoder(Status).decode
 _decode_str: Final = msgspec.json.Decoder(str).decode
 _decode_strs: Final = msgspec.json.Decoder(tuple[str, ...]).decode
+_decode_histories: Final = msgspec.json.Decoder(Histories).decode
 _decode_bool: Final = msgspec.json.Decoder(bool).decode
 
 _decode_any: Final = msgspec.json.Decoder(float_hook=lenient.number).decode
@@ -553,20 +555,25 @@ def _check_unused(*raws: msgspec.Raw | msgspec.UnsetType) -> None:
 
 
 def _init_res(res: wire.WireInitRes) -> InitRes:
-    _check_unused(res.status, res.error, res.extensions)
+    _check_unused(res.status, res.error, res.extensions, res.histories)
     if not res.success:
         return InitRes(False, error=_decode_str(_required(res.error)))
     status = _decode_status(_required(res.status))
-    if isinstance(res.extensions, msgspec.UnsetType):
-        return InitRes(True, status=status)
-    return InitRes(True, status=status, extensions=_decode_strs(res.extensions))
+    unset, extensions, histories = msgspec.UnsetType, res.extensions, res.histories
+    return InitRes(
+        True,
+        status=status,
+        extensions=() if isinstance(extensions, unset) else _decode_strs(extensions),
+        histories=() if isinstance(histories, unset) else _decode_histories(histories),
+    )
 
 
 def _wire_init_res(message: InitRes) -> dict[str, Any]:
     res: dict[str, Any] = {"msg_type": "init_res", "success": message.success}
     if message.success:
         res["status"] = _as_client_sees(message.status or Status.STANDBY)
-        return res | ({"extensions": message.extensions} if message.extensions else {})
+        more = {"extensions": message.extensions, "histories": message.histories}
+        return res | {key: i for key, i in more.items() if i}
     return res | {"error": message.error or ""}
 
 

@@ -51,6 +51,7 @@ _REGISTER_EVENT: Final[Mapping[str, _Shape]] = {
     "payload": _PAYLOAD,
 }
 _EVENT: Final[Mapping[str, _Shape]] = {"id": _EVENT_ID, "timestamp": _TIMESTAMP, **_REGISTER_EVENT}
+_HISTORY: Final[_Shape] = {"server_id": _INTEGER, "id": _AS_IT_IS}
 _MESSAGES: Final[Mapping[str, Mapping[str, _Shape]]] = {
     "init_req": {
         **dict.fromkeys(("client_name", "client_token", "subscriptions", "persisted"), _AS_IT_IS),
@@ -58,8 +59,13 @@ _MESSAGES: Final[Mapping[str, Mapping[str, _Shape]]] = {
         "start": _EVENT_ID,
         "cursor": _AS_IT_IS,
         "decline_gap": _AS_IT_IS,
+        "histories": _HISTORY,
+        "attempt": {"reader": _AS_IT_IS, "number": _INTEGER},
     },
-    "init_res": dict.fromkeys(("success", "status", "error", "extensions"), _AS_IT_IS),
+    "init_res": {
+        **dict.fromkeys(("success", "status", "error", "extensions"), _AS_IT_IS),
+        "histories": _HISTORY,
+    },
     "status": {"status": _AS_IT_IS},
     "events": {"events": _EVENT, "redelivered": _AS_IT_IS},
     "register_req": {
@@ -93,7 +99,11 @@ _MESSAGES: Final[Mapping[str, Mapping[str, _Shape]]] = {
         "done": _EVENT_ID,
     },
     "up_to_date": {},
-    "gap": {"server_id": _INTEGER, "oldest": _EVENT_ID},
+    "gap": {
+        "server_id": _INTEGER,
+        "oldest": _EVENT_ID,
+        "other_history": {"last": _INTEGER, "reason": _AS_IT_IS},
+    },
     "cursor_lost": {"reason": _AS_IT_IS},
 }
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 import msgspec
 
 from eventer_bridge import limits
+from eventer_bridge.backends.history import HistoryId
 from eventer_bridge.errors import Outcome
 from eventer_bridge.model import (
     Event,
@@ -48,6 +49,32 @@ StartIds: TypeAlias = Annotated[
 ]
 
 
+class ServerHistory(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
+    """Which history the events of a server are of (``eventer_bridge.backends.history``)."""
+
+    server_id: Int64
+    id: HistoryId
+
+
+Histories: TypeAlias = Annotated[
+    tuple[ServerHistory, ...], msgspec.Meta(max_length=limits.MAX_REMOTE_SERVERS)
+]
+
+
+class Attempt(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
+    """A connection of a process, among its others.
+
+    Attributes:
+        reader: name of the process, which no other one has.
+        number: later connections have greater ones.
+    """
+
+    reader: Annotated[
+        str, msgspec.Meta(min_length=1, max_length=limits.MAX_READER_NAME_CHARACTERS)
+    ]
+    number: Int64
+
+
 class InitReq(Tagged, frozen=True, tag="init_req", omit_defaults=True):
     """Client → server, once, first: the client's identity and subscription.
 
@@ -57,6 +84,10 @@ class InitReq(Tagged, frozen=True, tag="init_req", omit_defaults=True):
         cursor: name of what keeps how far the client acknowledged.
         decline_gap: whether to decline the client if retention deleted what it did not see, and to
             close it if that happens later.
+        histories: of the events in ``start``, as far as they are known. The client wants to know
+            the server's; if they differ, it is told (:class:`Gap`). None: it does not, and is
+            declined.
+        attempt: with a cursor: an older one does not take it from a newer one.
     """
 
     client_name: str
@@ -67,6 +98,8 @@ class InitReq(Tagged, frozen=True, tag="init_req", omit_defaults=True):
     start: Literal["earliest"] | StartIds | None = None
     cursor: CursorName | None = None
     decline_gap: bool = False
+    histories: Histories | None = None
+    attempt: Attempt | None = None
 
 
 class InitRes(Tagged, frozen=True, tag="init_res"):
@@ -74,12 +107,14 @@ class InitRes(Tagged, frozen=True, tag="init_res"):
 
     Attributes:
         extensions: what the server can do beyond 002.
+        histories: of the servers whose events it has, if the client wants to know.
     """
 
     success: bool
     status: Status | None = None
     error: str | None = None
     extensions: tuple[str, ...] = ()
+    histories: Histories = ()
 
 
 class StatusMsg(Tagged, frozen=True, tag="status"):
@@ -192,16 +227,30 @@ class UpToDate(Tagged, frozen=True, tag="up_to_date"):
     """Server → client: what was persisted before has been sent."""
 
 
-class Gap(Tagged, frozen=True, tag="gap"):
-    """Server → client: retention deleted events that the client did not see.
+class OtherHistory(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
+    """What a client saw is not what the server has.
+
+    Attributes:
+        last: the last session that both have in common; 0: there is none.
+        reason: more about it, with both histories.
+    """
+
+    last: Int64
+    reason: str
+
+
+class Gap(Tagged, frozen=True, tag="gap", omit_defaults=True):
+    """Server → client: what follows does not continue what the client saw.
 
     Attributes:
         server_id: whose events.
         oldest: the next one that there is.
+        other_history: why; None: retention deleted events that it did not see.
     """
 
     server_id: Int64
     oldest: EventId | None
+    other_history: OtherHistory | None = None
 
 
 class CursorLost(Tagged, frozen=True, tag="cursor_lost"):

@@ -45,6 +45,7 @@ class WireInitRes(Tagged, frozen=True, tag="init_res"):
     status: Raw | UnsetType = UNSET
     error: Raw | UnsetType = UNSET
     extensions: Raw | UnsetType = UNSET
+    histories: Raw | UnsetType = UNSET
 
 
 class WireRegisterRes(Tagged, frozen=True, tag="register_res"):

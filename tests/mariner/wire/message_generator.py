@@ -113,6 +113,8 @@ class MessageGenerator:
                     "start": lambda: self._choose((None, "earliest", self._list(self._event_id))),
                     "cursor": lambda: self._optional(lambda: self._text() or "cursor"),
                     "decline_gap": self._boolean,
+                    "histories": lambda: self._optional(self._histories),
+                    "attempt": lambda: self._optional(self._attempt),
                 }
             ),
         }
@@ -120,8 +122,15 @@ class MessageGenerator:
     def _init_res(self) -> Json:
         if self._boolean():
             message = {"success": True, **self._status()}
-            return message | self._some({"extensions": lambda: self._list(self._text)})
+            more = {"extensions": lambda: self._list(self._text), "histories": self._histories}
+            return message | self._some(more)
         return {"success": False, "error": self._text()}
+
+    def _histories(self) -> Json:
+        return self._list(lambda: {"server_id": self._integer(), "id": self._text()})
+
+    def _attempt(self) -> Json:
+        return {"reader": self._text() or "reader", "number": self._integer()}
 
     def _status(self) -> Json:
         return {"status": self._choose(("STANDBY", "OPERATIONAL", "STARTING", "STOPPING"))}
@@ -143,7 +152,12 @@ class MessageGenerator:
         return {}
 
     def _gap(self) -> Json:
-        return {"server_id": self._integer(), "oldest": self._optional(self._event_id)}
+        other = lambda: {"last": self._integer(), "reason": self._text()}  # noqa: E731
+        return {
+            "server_id": self._integer(),
+            "oldest": self._optional(self._event_id),
+            **self._some({"other_history": lambda: self._optional(other)}),
+        }
 
     def _cursor_lost(self) -> Json:
         return {"reason": self._text()}
