@@ -18,6 +18,7 @@
     ├── BufferUnusableError          a buffer on this machine's disk is damaged, locked, …
     ├── BufferFullError              it has no room for a registration
     ├── GapError                     retention deleted events that were not seen
+    │   └── HistoryError             what was seen is not what the server has
     └── ClosedError
         ├── CursorLostError          another connection has the cursor now
         └── ConnectionLostError      closed, or was while a request was under way (also a
@@ -49,6 +50,7 @@ __all__ = [
     "CursorLostError",
     "FrameError",
     "GapError",
+    "HistoryError",
     "InitError",
     "InvalidMessageError",
     "LocalProtocolError",
@@ -127,6 +129,26 @@ class GapError(EventerBridgeError):
         )
         self.server_id = server_id
         self.oldest = oldest
+
+
+class HistoryError(GapError):
+    """What was seen of a server is not what is stored there: its store was restored, or made anew.
+
+    Its events up to ``last`` are the same. Later ones with the ids of those that were seen are
+    others, and those that were not seen of these are lost.
+
+    Attributes:
+        server_id: whose events.
+        oldest: the next one that comes, if there is one.
+        last: the last session that is the same; 0: there is none.
+    """
+
+    def __init__(
+        self, server_id: int, reason: str, *, last: int = 0, oldest: EventId | None = None
+    ) -> None:
+        super().__init__(server_id, oldest)
+        self.args = (reason,)
+        self.last = last
 
 
 class CursorLostError(ClosedError):

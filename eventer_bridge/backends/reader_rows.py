@@ -32,6 +32,8 @@ class CursorRow(msgspec.Struct):
         types: what the last connection wanted; None: everything, or too much to be kept.
         server_id: whose events it wanted; None: everybody's.
         n_resets: how often people set it somewhere else.
+        histories: which history (``history``) each event of ``seen`` is of, by server, as far as
+            it is known; earlier versions kept none.
     """
 
     seen: list[EventId]
@@ -40,6 +42,7 @@ class CursorRow(msgspec.Struct):
     types: list[EventType] | None = None
     server_id: int | None = None
     n_resets: int = 0
+    histories: dict[int, str] = {}
 
 
 class ParkedRow(msgspec.Struct):

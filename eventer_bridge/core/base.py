@@ -18,7 +18,9 @@ from typing import Protocol, runtime_checkable
 from hat import aio
 
 from eventer_bridge import limits
+from eventer_bridge.backends import history
 from eventer_bridge.backends.base import ReadTypeCb
+from eventer_bridge.backends.history import Departure, History
 from eventer_bridge.backends.request_keys import RequestKey
 from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.backends.visible_query import VisibleQuery
@@ -83,8 +85,13 @@ class TellingObserver(Observer, Protocol):
 class HistoryObserver(Observer, Protocol):
     """An observer whose clients must not see two histories of a server."""
 
-    def on_other_history(self) -> None:
-        """Sessions from now on do not continue those notified before."""
+    def on_other_history(self, server_id: int | None) -> None:
+        """Sessions from now on are of another history than those notified before.
+
+        Args:
+            server_id: of this server, which continues what was notified; None: of any, and nothing
+                is continued.
+        """
 
 
 class EventCore(aio.Resource, abc.ABC):
@@ -99,6 +106,8 @@ class EventCore(aio.Resource, abc.ABC):
         n_ended: sessions that have ended so far.
         cursors: of clients; None: it keeps none.
         missing: the last event of other servers that will never come, since the start.
+        histories: of the servers whose events it has, as far as they are known. It is replaced
+            when it changes.
         lane: who takes in a large message of a client has it from before it is decoded, and
             for a large session until that is committed.
     """
@@ -124,6 +133,7 @@ class EventCore(aio.Resource, abc.ABC):
         self._notifying = WorkQueue()
         self.cursors: Cursors | None = None
         self.missing: dict[int, EventId] = {}
+        self.histories: Mapping[int, History] = {}
 
     @property
     @abc.abstractmethod
@@ -312,6 +322,24 @@ class EventCore(aio.Resource, abc.ABC):
         """See ``Backend.n_deletions``."""
         return 0
 
+    def departure(self, seen: EventId, followed: str | None) -> Departure | None:
+        """Where a client that saw this event departs from what is here; None: it does not.
+
+        Args:
+            seen: the last event that it saw of a server.
+            followed: of which history it was; None: that is not known.
+        """
+        server_id = seen.server
+        if (current := self.histories.get(server_id)) is not None:
+            found = history.departure(followed, current, seen.session)
+            if found is not None:
+                return found._replace(reason=f"server {server_id}: {found.reason}")
+        last = self.last_persisted(server_id)
+        if server_id != self.server_id or seen.session <= last:
+            return None  # what another server has may come later
+        text = f"{server_id}/{seen.session}/{seen.instance}"
+        return Departure(last, f"event {text} is not stored here")
+
     async def query(self, params: QueryParams) -> QueryResult:
         """As :meth:`answer`, of a query of the server itself, which sees everything."""
         return await self.answer(VisibleQuery(params, EVERYTHING))
@@ -412,11 +440,11 @@ class EventCore(aio.Resource, abc.ABC):
             except Exception as e:
                 _on_missed(observer, session, persisted, e)
 
-    def _notify_other_history(self) -> None:
-        """Notify observers that the next sessions do not continue those before."""
+    def _notify_other_history(self, server_id: int | None = None) -> None:
+        """See ``HistoryObserver``."""
         for observer in tuple(self._observers):
             if isinstance(observer, HistoryObserver):
-                observer.on_other_history()
+                observer.on_other_history(server_id)
 
     def _notify_status(self) -> None:
         """Notify observers of the status, if it changed."""

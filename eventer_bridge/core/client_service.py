@@ -6,10 +6,11 @@ Runs on the event loop's thread.
 import asyncio
 import functools
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from eventer_bridge import limits
+from eventer_bridge.backends.history import History
 from eventer_bridge.core.authentication import Authenticator
 from eventer_bridge.core.base import EventCore
 from eventer_bridge.core.fanout import Fanout
@@ -53,8 +54,10 @@ class ClientWire(Protocol[RequestT_contra]):
     def use_rights(self, rights: Rights, /) -> None:
         """The rights of the client, before it is accepted and whenever they change."""
 
-    def send_accepted(self, status: Status, extensions: Sequence[str], /) -> None:
-        """The client is accepted; ``extensions`` are those of the core."""
+    def send_accepted(
+        self, status: Status, extensions: Sequence[str], histories: Mapping[int, History], /
+    ) -> None:
+        """The client is accepted; the arguments are those of the core."""
 
     def send_declined(self, reason: str, /) -> None:
         """It is not; the connection is closed afterwards."""
@@ -98,6 +101,9 @@ class ServedClient(Protocol):
     @property
     def stream(self) -> Stream[Any]:
         """Its connection."""
+
+    def follows(self, server_id: int) -> bool:
+        """Whether it keeps how far it is in the events of a server."""
 
     def notify_status(self, status: Status) -> None:
         """The status of the core is another one now."""
@@ -171,10 +177,14 @@ class ClientService:
         for client in tuple(self.clients):
             client.notify_status(status)
 
-    def on_other_history(self) -> None:
-        """Close the connections of clients (``core.HistoryObserver``): they begin anew."""
+    def on_other_history(self, server_id: int | None) -> None:
+        """Close the connections of clients (``core.HistoryObserver``).
+
+        They begin anew, or go on and then know of which history their events are.
+        """
         for client in tuple(self.clients):
-            client.stream.close(CloseReason.ANOTHER_HISTORY, level=logging.INFO)
+            if server_id is None or client.follows(server_id):
+                client.stream.close(CloseReason.ANOTHER_HISTORY, level=logging.INFO)
 
     def spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         """Begin a task that outlives the connection: what was accepted is answered."""

@@ -40,6 +40,7 @@ from eventer_bridge.model import EventId, EventType, SourceType, Status
 from eventer_bridge.net.pause import Pause
 from eventer_bridge.net.stats import CloseReason
 from eventer_bridge.net.stream import Stream
+from eventer_bridge.net.tcp_state import TcpState
 from eventer_bridge.subscription import Subscription
 
 mlog = logging.getLogger(__name__)
@@ -146,7 +147,8 @@ class ClientSession(Generic[RequestT]):
         asked = _Asked(subscriptions, server_id, persisted, start)
         n_bytes = self.stream.take_bytes() + subscription_bytes(subscriptions)
         if start is not None:
-            n_bytes += len(start.seen) * limits.EVENT_OBJECT_BYTES
+            n_positions = len(start.seen) + len(start.histories or ())
+            n_bytes += n_positions * limits.EVENT_OBJECT_BYTES
         if not self.stream.hold(n_bytes):  # as long as it is connected
             return
         self._login.begin(name, token, functools.partial(self._accept, asked))
@@ -191,7 +193,8 @@ class ClientSession(Generic[RequestT]):
             self._replay.use(self._filter)
         account.join(self)
         self._use(admitted.rights)
-        self._wire.send_accepted(service.core.status, service.core.extensions)
+        core = service.core
+        self._wire.send_accepted(core.status, core.extensions, core.histories)
         if self._replay is not None:
             self._replay.begin()
         mlog.debug("client connected", extra=stream.log_extra)
@@ -233,7 +236,9 @@ class ClientSession(Generic[RequestT]):
         except Exception as e:
             self.stream.on_failed(e)
         else:
-            if has_gaps and asked.start.declines_gap:
+            if asked.start.cursor is not None and self.stream.tcp_state is not TcpState.OPEN:
+                self.decline("cursor: the client is gone")
+            elif has_gaps and asked.start.declines_gap:
                 self.decline(f"start: {GAP_TEXT}")
             elif self.stream.close_reason is None:
                 try:
@@ -343,6 +348,10 @@ class ClientSession(Generic[RequestT]):
         if self._replay is None:
             raise RemoteProtocolError("events_ack: this client has no cursor")
         self._replay.acknowledge(ids, parked, done)
+
+    def follows(self, server_id: int) -> bool:
+        """See ``ServedClient``."""
+        return self._replay is not None and self._replay.is_wanted(server_id)
 
     def notify_status(self, status: Status) -> None:
         """The status of the core is another one now."""

@@ -1,7 +1,10 @@
 """Cursors: how far clients acknowledged what they were sent, kept by the server.
 
 A cursor belongs to a client name and has a name of its own. A client that connects with it goes on
-behind what it acknowledged. One connection has it at a time: the newest takes it over.
+behind what it acknowledged. One connection has it at a time: the newest takes it over. Of those
+that one process made, that is the last one that it made, whichever comes last.
+
+Its positions are of the histories that the events of each server had (``history``).
 
 Events that a client cannot deal with are parked: the cursor goes on, and people look at them, and
 have them redelivered or dropped.
@@ -17,12 +20,14 @@ Runs on the event loop's thread.
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import starmap
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from eventer_bridge import limits
+from eventer_bridge.backends import history
 from eventer_bridge.backends.base import Backend
+from eventer_bridge.backends.history import History
 from eventer_bridge.backends.reader_rows import (
     CURSOR_PREFIX,
     PARKED_PREFIX,
@@ -41,6 +46,7 @@ from eventer_bridge.core.group_events import ToldCursor, ToldParked
 from eventer_bridge.errors import (
     ControlError,
     EventerBridgeError,
+    InitError,
     LimitError,
     RemoteProtocolError,
     StoreDamagedError,
@@ -55,6 +61,18 @@ _DELETED: Final = b"d"
 
 _FEW_IDS: Final = 64
 """Rows that are looked up one by one, in some 20 us each; all of a cursor take 5 ms at most."""
+
+
+class Attempt(NamedTuple):
+    """A connection of a process.
+
+    Attributes:
+        reader: name of the process.
+        number: later connections of it have greater ones.
+    """
+
+    reader: str
+    number: int
 
 
 class CursorHolder(Protocol):
@@ -96,6 +114,7 @@ class Cursor:
         self.oldest: Timestamp | None = None
         self.told: dict[int, EventId] | None = None
         self.checking = asyncio.Lock()
+        self._attempts: dict[str, int] = {}  # the newest of each process that had it last
 
     @property
     def key(self) -> bytes:
@@ -107,6 +126,22 @@ class Cursor:
         """Beginning of the keys of its parked events."""
         return parked_prefix(self.client, self.name)
 
+    def check_newest(self, attempt: Attempt) -> None:
+        """Check that no newer connection of the same process had it.
+
+        Raises:
+            InitError: one had.
+        """
+        if attempt.number < self._attempts.get(attempt.reader, attempt.number):
+            raise InitError(f"cursor {self.name!r}: a newer connection of this process took it")
+
+    def note_newest(self, attempt: Attempt) -> None:
+        """The connection that has it now is this one."""
+        self._attempts.pop(attempt.reader, None)
+        self._attempts[attempt.reader] = attempt.number
+        for reader in [*self._attempts][: -limits.MAX_CURSOR_READERS]:
+            del self._attempts[reader]
+
 
 class Cursors:
     """See the module.
@@ -115,10 +150,19 @@ class Cursors:
         backend: keeps them.
         hold_s: how long at most retention keeps what is behind a cursor; 0: it does not care.
         is_in_group: whether other servers are to be told.
+        histories: of the servers whose events are stored.
     """
 
-    def __init__(self, backend: Backend, hold_s: float = 0.0, *, is_in_group: bool = False) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        hold_s: float = 0.0,
+        *,
+        is_in_group: bool = False,
+        histories: Callable[[], Mapping[int, History]] = dict,
+    ) -> None:
         self._backend = backend
+        self._histories = histories
         self._is_in_group = is_in_group
         self._untold: dict[bytes, Cursor] = {}  # what changed, by key
         self._hold_s = hold_s
@@ -145,19 +189,19 @@ class Cursors:
 
     # --- of clients -----------------------------------------------------------------------
 
-    def seen(self, client: str, name: str, start: Mapping[int, EventId]) -> Mapping[int, EventId]:
-        """Where a client goes on; ``start``: where, if the cursor is new.
+    def look_up(self, client: str, name: str) -> Cursor | None:
+        """The cursor that a client wants to take; None: it is to be made.
 
         Raises:
             LimitError: there are too many.
         """
         cursor = self._cursors.get((client, name))
         if cursor is not None:
-            return cursor.seen
+            return cursor
         n_of_client = sum(i.client == client for i in self._cursors.values())
         if len(self._cursors) >= limits.MAX_CURSORS or n_of_client >= limits.MAX_CLIENT_CURSORS:
             raise LimitError(f"cursor {name!r}: there are too many cursors")
-        return start
+        return None
 
     def take(
         self,
@@ -181,7 +225,8 @@ class Cursors:
             # of other servers, more may have been seen than is here; a cursor is at what is
             known = (start[i] for i in self._backend.servers() if i in start)
             stored = [last for i in known if (last := self._stored(i)) is not None]
-            cursor = Cursor(client, name, CursorRow(stored, Timestamp.now()))
+            cursor = Cursor(client, name, CursorRow([], Timestamp.now()))
+            self._move(cursor, stored)
             self._cursors[client, name] = cursor
         before, cursor.holder = cursor.holder, holder
         if before is not None:
@@ -200,10 +245,7 @@ class Cursors:
 
     def acknowledge(self, cursor: Cursor, ids: Sequence[EventId]) -> None:
         """A cursor goes on; never back."""
-        for event_id in ids:
-            seen = cursor.seen.get(event_id.server)
-            if seen is None or seen < event_id:
-                cursor.seen[event_id.server] = event_id
+        self._move(cursor, [i for i in ids if self._is_behind(cursor, i)])
         cursor.row.acked = Timestamp.now()
         self._keep(cursor)
 
@@ -280,7 +322,7 @@ class Cursors:
 
     def reset(self, cursor: Cursor, seen: Mapping[int, EventId]) -> None:
         """Have a cursor go on somewhere else, also back; a connection that has it loses it."""
-        cursor.seen, cursor.oldest = dict(seen), None
+        self._set(cursor, seen.values())
         cursor.row.n_resets += 1
         cursor.told = None
         self._keep(cursor)
@@ -330,8 +372,8 @@ class Cursors:
                 told.append(ToldCursor(cursor.client, cursor.name, None))
             elif not _is_known(cursor, is_ours):
                 row, cursor.told = cursor.row, {**cursor.seen}
-                seen = [*cursor.seen.values()]
-                told.append(ToldCursor(cursor.client, cursor.name, seen, row.n_resets, row.acked))
+                kept = [*cursor.seen.values()], row.n_resets, row.acked, {**row.histories}
+                told.append(ToldCursor(cursor.client, cursor.name, *kept))
         return told
 
     def _parked_to_tell(self, key: bytes, cursor: Cursor) -> ToldParked:
@@ -339,7 +381,10 @@ class Cursors:
         row = self.parked(cursor).get(event_id)
         if row is None:
             return ToldParked(cursor.client, cursor.name, event_id, None, Timestamp.now())
-        return ToldParked(cursor.client, cursor.name, event_id, row.reason, row.at, row.is_due)
+        current = self._histories().get(event_id.server)
+        history_id = None if current is None else current.id
+        kept = row.reason, row.at, row.is_due, history_id
+        return ToldParked(cursor.client, cursor.name, event_id, *kept)
 
     def tell_again(self, told: Sequence[ToldCursor | ToldParked]) -> None:
         """Nobody was told of these, after all."""
@@ -379,7 +424,9 @@ class Cursors:
                 self._cursors[told.client, told.cursor] = cursor
             if isinstance(told, ToldCursor):
                 self._take_over_position(cursor, told, teller)
-            elif told.id.server == teller or self._stored(told.id) == told.id:
+            elif told.id.server == teller or (
+                self._stored(told.id) == told.id and not self._departs(told.id, told.history)
+            ):
                 self._take_over_parked(cursor, told, rows)
             rows[cursor.key] = encode_row(cursor.row)
         self._changed |= rows
@@ -390,18 +437,18 @@ class Cursors:
     def _take_over_position(self, cursor: Cursor, told: ToldCursor, teller: int) -> None:
         row, seen = cursor.row, {}
         for event_id in told.seen or ():  # those of a third server may not be here
+            if self._departs(event_id, told.histories.get(event_id.server)):
+                continue  # what it tells was acknowledged is not what is here
             stored = event_id if event_id.server == teller else self._stored(event_id)
             if stored is not None:
                 seen[event_id.server] = stored
         if told.n_resets > row.n_resets:
             row.n_resets = told.n_resets
-            cursor.seen, cursor.oldest = seen, None
+            self._set(cursor, seen.values())
             self._take_away(cursor, "the cursor was reset")
         elif told.n_resets == row.n_resets:
-            for server_id, event_id in seen.items():
-                cursor.seen[server_id] = max(event_id, cursor.seen.get(server_id, event_id))
+            self._move(cursor, [i for i in seen.values() if self._is_behind(cursor, i)])
         row.acked = max((i for i in (row.acked, told.acked) if i is not None), default=None)
-        row.seen = [*cursor.seen.values()]
 
     def _take_over_parked(
         self, cursor: Cursor, told: ToldParked, rows: dict[bytes, bytes | None]
@@ -451,8 +498,36 @@ class Cursors:
                 mlog.warning("cursors are not kept, and will be later", extra={"reason": str(e)})
                 self._is_changed.set()
 
+    def _departs(self, event_id: EventId, followed: str | None) -> bool:
+        """Whether an event is of another history than what is stored of its server."""
+        current = self._histories().get(event_id.server)
+        found = current and history.departure(followed, current, event_id.session)
+        return found is not None
+
+    def _is_behind(self, cursor: Cursor, event_id: EventId) -> bool:
+        """Whether a cursor is before an event, or in another history."""
+        seen = cursor.seen.get(event_id.server)
+        if seen is None or seen < event_id:
+            return True
+        return self._departs(seen, cursor.row.histories.get(event_id.server))
+
+    def _move(self, cursor: Cursor, ids: Iterable[EventId]) -> None:
+        """Set a cursor to events that are stored; it is not kept yet."""
+        histories, row = self._histories(), cursor.row
+        for event_id in ids:
+            cursor.seen[event_id.server] = event_id
+            if (current := histories.get(event_id.server)) is not None:
+                row.histories[event_id.server] = current.id
+            else:
+                row.histories.pop(event_id.server, None)
+        row.seen = [*cursor.seen.values()]
+
+    def _set(self, cursor: Cursor, ids: Iterable[EventId]) -> None:
+        """The same, and to nothing else."""
+        cursor.seen, cursor.row.histories, cursor.oldest = {}, {}, None
+        self._move(cursor, ids)
+
     def _keep(self, cursor: Cursor) -> None:
-        cursor.row.seen = [*cursor.seen.values()]
         self._put(cursor.key, encode_row(cursor.row), cursor)
 
     def _stored(self, event_id: EventId) -> EventId | None:

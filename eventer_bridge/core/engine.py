@@ -34,6 +34,7 @@ from eventer_bridge.core.conditions import Conditions
 from eventer_bridge.core.connection_events import Announcer
 from eventer_bridge.core.cursors import Cursors
 from eventer_bridge.core.group_events import ToldCursor, ToldParked
+from eventer_bridge.core.paging import query_all
 from eventer_bridge.core.replicated import ReplicaCore
 from eventer_bridge.core.session import Session
 from eventer_bridge.core.stalls import Work
@@ -130,7 +131,9 @@ class Engine(ReplicaCore):
         self._told_sessions: deque[int] = deque(maxlen=limits.TOLD_SESSIONS)
         self._failure_handle = backend.register_failure_cb(self._notify_status)
         if backend.is_keeping:
-            cursors = self.cursors = Cursors(backend, hold_s, is_in_group=is_in_group)
+            cursors = self.cursors = Cursors(
+                backend, hold_s, is_in_group=is_in_group, histories=lambda: self.histories
+            )
             self.async_group.spawn(cursors.run)
             self.async_group.spawn(cursors.watch)
             if is_in_group:
@@ -213,7 +216,12 @@ class Engine(ReplicaCore):
                 )
                 engine = ModuleEngineAdapter(self, self._runner)
                 await self._runner.create_modules(self._module_confs, engine)
-            await self._register_status("STARTED", await self._new_history())
+            known = await self.read_histories()
+            begun = self._new_history(known)
+            if begun and known is not None:
+                extra = {"history": self._backend.history_id, "before": known.id}
+                audit.info("restored", extra=extra)
+            await self._register_status("STARTED", begun)
             self._is_started = True
             if self._runner is not None and self._runner.is_abandoned:
                 raise ModuleError("modules cannot go on")
@@ -355,14 +363,31 @@ class Engine(ReplicaCore):
         result = await self._backend.query(params)
         return history.read_all(result.events).get(server_id)
 
-    async def _new_history(self) -> list[RegisterEvent]:
+    async def read_histories(self) -> History | None:
+        """Learn of which histories the stored events are; to be done before clients connect.
+
+        Returns:
+            This server's history, as it was announced; None: it was not.
+
+        Raises:
+            EventerBridgeError: as :meth:`query`.
+        """
+        stored = query_all(self._backend.query, QueryLatestParams([history.ANY_TYPE]))
+        found = history.read_all([event async for event in stored])
+        known = found.get(self._server_id)
+        for event in self._new_history(known):  # which it will announce when it starts
+            assert isinstance(event.payload, JsonPayload)
+            last = self._backend.last_session(self._server_id)
+            if (own := history.decode(event.payload.data, last.session + 1)) is not None:
+                found[self._server_id] = own
+        self.histories = found
+        return known
+
+    def _new_history(self, known: History | None) -> list[RegisterEvent]:
         """The event that announces this server's history; none if it was announced before."""
-        known = await self.known_history(self._server_id)
         history_id = self._backend.history_id
         if known is not None and known.id == history_id:
             return []
-        if known is not None:
-            audit.info("restored", extra={"history": history_id, "before": known.id})
         last = self._backend.last_session(self._server_id)
         last_session = None if last.timestamp is None else last.session
         return [history.begin(self._server_id, history_id, known, last_session)]

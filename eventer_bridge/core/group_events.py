@@ -24,6 +24,7 @@ from typing import Annotated, Final, TypeVar
 import msgspec
 
 from eventer_bridge import limits
+from eventer_bridge.backends.history import HistoryId
 from eventer_bridge.backends.request_keys import DIGEST_BYTES, RequestKey
 from eventer_bridge.backends.retention import RetentionRule
 from eventer_bridge.model import Event, EventId, EventType, JsonPayload, RegisterEvent, Timestamp
@@ -68,6 +69,7 @@ class ToldCursor(msgspec.Struct, frozen=True):
         seen: the last event that was acknowledged, of each server; None: it was deleted.
         n_resets: how often people set it somewhere else.
         acked: when something was acknowledged last.
+        histories: as those of ``CursorRow``; earlier versions tell none.
     """
 
     client: str
@@ -75,6 +77,7 @@ class ToldCursor(msgspec.Struct, frozen=True):
     seen: Annotated[list[EventId], msgspec.Meta(max_length=limits.MAX_REMOTE_SERVERS)] | None
     n_resets: int = 0
     acked: Timestamp | None = None
+    histories: dict[int, HistoryId] = {}
 
 
 class ToldParked(msgspec.Struct, frozen=True):
@@ -87,6 +90,7 @@ class ToldParked(msgspec.Struct, frozen=True):
         reason: why; None: it is parked no more.
         at: when.
         is_due: whether it is to be redelivered.
+        history: of the event; None: not known.
     """
 
     client: str
@@ -95,6 +99,7 @@ class ToldParked(msgspec.Struct, frozen=True):
     reason: _Reason | None
     at: Timestamp
     is_due: bool = False
+    history: HistoryId | None = None
 
 
 def is_told(event_type: EventType, server_id: int) -> bool:

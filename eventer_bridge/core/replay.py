@@ -37,11 +37,12 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from eventer_bridge import limits, slices
+from eventer_bridge.backends.history import Departure
 from eventer_bridge.backends.readers import Reading
 from eventer_bridge.backends.visible_query import VisibleQuery
 from eventer_bridge.core.acknowledgements import Acknowledgements
 from eventer_bridge.core.client_service import ClientService
-from eventer_bridge.core.cursors import Cursor
+from eventer_bridge.core.cursors import Attempt, Cursor
 from eventer_bridge.core.fanout import Filter
 from eventer_bridge.core.quotas import Account
 from eventer_bridge.core.session import Session
@@ -87,8 +88,13 @@ class ReplayWire(Protocol):
     def send_replayed(self, parts: list[bytes], /) -> None:
         """Send them."""
 
-    def send_gap(self, server_id: int, oldest: EventId | None, /) -> None:
-        """Retention deleted events that the client did not see; ``oldest`` is the next one."""
+    def send_gap(
+        self, server_id: int, oldest: EventId | None, departure: Departure | None, /
+    ) -> None:
+        """What follows does not continue what the client saw; ``oldest`` is the next event.
+
+        Without a ``departure``, retention deleted events that it did not see.
+        """
 
     def send_up_to_date(self) -> None:
         """What was persisted before has been sent."""
@@ -107,12 +113,17 @@ class Start(msgspec.Struct, frozen=True):
             closed if that happens later.
         cursor: name of what keeps how far it acknowledged; ``seen`` is where that begins if it is
             new. None: the client keeps that itself.
+        histories: of the events of ``seen``, by server, as far as they are known; these are looked
+            at with a cursor, too. None: the client cannot be told that they are others here.
+        attempt: which connection it is.
     """
 
     wire: ReplayWire
     seen: Mapping[int, EventId]
     declines_gap: bool
     cursor: str | None = None
+    histories: Mapping[int, str] | None = None
+    attempt: Attempt | None = None
 
 
 class ReplayingClient(Protocol):
@@ -154,7 +165,7 @@ class Replay:
         self._seen = dict(start.seen)  # what it was sent, by server
         self._read = dict(start.seen)  # up to where its events were read, or it was notified
         self._cursor: Cursor | None = None
-        self._gaps: dict[int, EventId | None] = {}
+        self._gaps: dict[int, tuple[EventId | None, Departure | None]] = {}
         self._n_deletions: dict[int, int] = {}  # of which it was told, of each server
         self._n_deletions_before = 0
         self._is_live = False
@@ -173,48 +184,95 @@ class Replay:
             LimitError: there are too many cursors.
             EventerBridgeError: that cannot be found out.
         """
-        core, start = self._service.core, self._start
-        if start.cursor is not None:
-            assert core.cursors is not None  # else there is no replay
-            self._go_on_behind(core.cursors.seen(self._name, start.cursor, start.seen))
-        own = None if core.server_id is None else self._seen.get(core.server_id)
-        is_ours = own is not None and self._is_wanted(own.server)
-        # what another server has may come later
-        if own is not None and is_ours and own.session > core.last_persisted(own.server):
-            raise InitError(
-                f"start: event {own.server}/{own.session}/{own.instance} is not stored here"
-            )
-        # of others, nothing that was deleted until now matters
+        core, histories = self._service.core, None
+        # of servers of which it saw nothing, nothing that was deleted until now matters
         self._n_deletions_before = core.n_deletions()
-        for server_id in [i for i in self._servers() if i in self._seen]:
-            self._n_deletions[server_id] = 0
-            async with self._reading(waits=False) as reading:
-                result = await self._query(server_id, 1, reading)
-                if result.deleted is not None:
-                    self._gaps[server_id] = result.events[0].id if result.events else None
-                self._n_deletions[server_id] = result.n_deletions
-                del result  # it may be large
-        if start.cursor is not None:  # others may have made some meanwhile
-            assert core.cursors is not None
-            core.cursors.seen(self._name, start.cursor, start.seen)
+        while histories is not core.histories:  # they may change meanwhile
+            histories = core.histories
+            departures = self._find_departures()
+            self._gaps = {}
+            seen = {i for i in self._servers() if i in self._seen}
+            for server_id in sorted(departures.keys() | seen):
+                self._n_deletions[server_id] = 0
+                async with self._reading(waits=False) as reading:
+                    result = await self._query(server_id, 1, reading)
+                    if server_id in departures or result.deleted is not None:
+                        oldest = result.events[0].id if result.events else None
+                        self._gaps[server_id] = oldest, departures.get(server_id)
+                    self._n_deletions[server_id] = result.n_deletions
+                    del result  # it may be large
+        self._look_up()  # others may have made some meanwhile, or taken this one
         return bool(self._gaps)
+
+    def _look_up(self) -> Cursor | None:
+        """The cursor, if there is one.
+
+        Raises:
+            LimitError: as ``Cursors.look_up``.
+            InitError: as ``Cursor.check_newest``.
+        """
+        cursors, start = self._service.core.cursors, self._start
+        if cursors is None or start.cursor is None:
+            return None
+        cursor = cursors.look_up(self._name, start.cursor)
+        if cursor is not None and start.attempt is not None:
+            cursor.check_newest(start.attempt)
+        return cursor
+
+    def _find_departures(self) -> dict[int, Departure]:
+        """Go on behind what was seen, as far as that is here; where it is not, the client is told.
+
+        Raises:
+            InitError: the client does not want that.
+        """
+        start, followed = self._start, self._start.histories or {}
+        cursor = self._look_up()
+        if cursor is None:
+            begin, departures = self._reached(start.seen, followed)
+        else:
+            begin, departures = self._reached(cursor.seen, cursor.row.histories)
+            known = {i: seen for i, seen in start.seen.items() if i in followed}
+            departures = self._reached(known, followed)[1] | departures
+        is_told = cursor is not None or start.histories is not None
+        if departures and (start.declines_gap or not is_told):
+            raise InitError(f"start: {next(iter(departures.values())).reason}")
+        self._go_on_behind(begin)
+        return departures
+
+    def _reached(
+        self, seen: Mapping[int, EventId], followed: Mapping[int, str]
+    ) -> tuple[dict[int, EventId], dict[int, Departure]]:
+        """How far what was seen is here, and where more was seen than that."""
+        begin, departures = dict(seen), dict[int, Departure]()
+        for server_id, event_id in seen.items():
+            found = self._service.core.departure(event_id, followed.get(server_id))
+            if found is None or not self.is_wanted(server_id):
+                continue
+            departures[server_id] = found
+            del begin[server_id]
+            if found.last:
+                begin[server_id] = EventId(server_id, found.last, INT64_MAX)
+        return begin, departures
 
     def begin(self) -> None:
         """The client was accepted: tell it of gaps, and begin."""
         cursors, name = self._service.core.cursors, self._start.cursor
         if cursors is not None and name is not None:
             wanted = self._filter.subscription, self._filter.server_id
-            self._cursor = cursors.take(self._name, name, self, self._start.seen, wanted)
-            for server_id, last in self._cursor.seen.items():  # it may be elsewhere by now
+            cursor = self._cursor = cursors.take(self._name, name, self, self._seen, wanted)
+            if self._start.attempt is not None:
+                cursor.note_newest(self._start.attempt)
+            reached, _ = self._reached(cursor.seen, cursor.row.histories)
+            for server_id, last in reached.items():  # it may be elsewhere by now
                 if last != self._seen.get(server_id):
                     self._gaps.pop(server_id, None)
                     self._n_deletions[server_id] = 0
-            self._go_on_behind(self._cursor.seen)
+            self._go_on_behind(reached)
             self._acknowledgements = Acknowledgements(
                 self._service, self._client.stream, cursors, self._cursor, self
             )
-        for server_id, oldest in self._gaps.items():
-            self._wire.send_gap(server_id, oldest)
+        for server_id, (oldest, departure) in self._gaps.items():
+            self._wire.send_gap(server_id, oldest, departure)
         self._task = self._service.spawn(self._run())
 
     def use(self, wanted: Filter) -> None:
@@ -524,9 +582,10 @@ class Replay:
     def _servers(self) -> list[int]:
         if self._filter.subscription.is_empty:
             return []
-        return [i for i in self._service.core.servers() if self._is_wanted(i)]
+        return [i for i in self._service.core.servers() if self.is_wanted(i)]
 
-    def _is_wanted(self, server_id: int) -> bool:
+    def is_wanted(self, server_id: int) -> bool:
+        """Whether the client wants events of a server."""
         return self._filter.server_id in (None, server_id)
 
 

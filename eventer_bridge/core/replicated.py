@@ -14,6 +14,7 @@ import logging
 from collections.abc import Sequence
 
 from eventer_bridge import limits
+from eventer_bridge.backends import history
 from eventer_bridge.backends.base import HighWaterMark
 from eventer_bridge.backends.common import failed
 from eventer_bridge.backends.request_keys import RequestKey
@@ -56,6 +57,10 @@ class ReplicaCore(SessionCore):
             error = InvalidEventError(f"events of server {server_id}, which is this one")
             return failed(self._loop.create_future(), error)
         n_bytes = payload_bytes(events)
+        found = history.of_session(events)
+        if found is not None and found != self.histories.get(server_id):
+            self.histories = {**self.histories, server_id: found}
+            self._notify_other_history(server_id)
         try:
             key = self._take_over_told(events) if self._is_in_group else None
         except EventerBridgeError as e:

@@ -15,11 +15,12 @@ Runs on the event loop's thread.
 import functools
 import logging
 import ssl
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import compress
 from typing import Final, TypeGuard
 
 from eventer_bridge import chatter, limits, slices
+from eventer_bridge.backends.history import History
 from eventer_bridge.core.authentication import Authenticator
 from eventer_bridge.core.base import EventCore
 from eventer_bridge.core.client_server import ClientServer
@@ -226,7 +227,9 @@ class _Client(chatter.Handler):
         # the payloads of others are looked at in any case
         self._known_types = None if rights.has_schemas else self._service.known_types
 
-    def send_accepted(self, status: Status, extensions: Sequence[str]) -> None:
+    def send_accepted(
+        self, status: Status, extensions: Sequence[str], histories: Mapping[int, History]
+    ) -> None:
         """See ``ClientWire``."""
         self._send(*codec.encode(MsgInitRes(status)), conversation=self._init)
 

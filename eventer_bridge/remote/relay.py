@@ -26,7 +26,6 @@ from hat import aio
 from eventer_bridge import limits as core_limits
 from eventer_bridge.backends import history
 from eventer_bridge.backends.common import failed
-from eventer_bridge.backends.history import History
 from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.backends.visible_query import VisibleQuery
 from eventer_bridge.core.base import EventCore
@@ -83,9 +82,6 @@ class RelayCore(EventCore):
         self._baseline: Mapping[int, RelayPosition] | None = None
         self._finding_baseline = asyncio.Lock()
         self._positions: list[dict[int, RelayPosition]] = []  # of each feed
-        self._histories: dict[
-            int, History
-        ] = {}  # by server, of the events that clients were notified of
         self._async_group = aio.Group()
         self._feeds = [self._create_feed(persisted) for persisted in (False, True)]
         self._async_group.spawn(aio.call_on_cancel, self._stop)
@@ -233,9 +229,9 @@ class RelayCore(EventCore):
 
         async def known(client: EventerClient) -> Mapping[int, EventId | None]:
             current = await relay_positions.histories(client)
-            if reason := relay_positions.refusal(positions, self._histories, current):
+            if reason := relay_positions.refusal(positions, self.histories, current):
                 self._begin_anew(reason)
-            self._histories.update(current)
+            self.histories = {**self.histories, **current}
             for server_id, position in (await self._find_baseline(client)).items():
                 positions.setdefault(server_id, position)
             return await relay_positions.resume(client, positions)
@@ -277,12 +273,12 @@ class RelayCore(EventCore):
         if current is None:
             return None
         server_id = session[0].id.server
-        followed = self._histories.get(server_id)
+        followed = self.histories.get(server_id)
         if followed is not None and current.id in followed.ids:
             return None
-        reason = relay_positions.refusal(positions, self._histories, {server_id: current})
+        reason = relay_positions.refusal(positions, self.histories, {server_id: current})
         if reason is None:
-            self._histories[server_id] = current
+            self.histories = {**self.histories, server_id: current}
         return reason
 
     def _begin_anew(self, reason: str) -> None:
@@ -293,7 +289,7 @@ class RelayCore(EventCore):
             extra={"server": self._name, "reason": reason},
         )
         self._baseline = None
-        self._histories.clear()
+        self.histories = {}
         for positions in self._positions:
             positions.clear()
         self._notify_other_history()

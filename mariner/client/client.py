@@ -13,7 +13,10 @@ Everything runs on the event loop's thread.
 
 import asyncio
 import functools
+import itertools
 import logging
+import os
+import secrets
 import ssl as ssl_module
 import time
 from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
@@ -57,6 +60,7 @@ from mariner.wire.messages import (
     NEEDS_REQUEST_KEY,
     UNAVAILABLE,
     UNKNOWN,
+    Attempt,
     CursorLost,
     EventsAck,
     EventsMsg,
@@ -70,12 +74,16 @@ from mariner.wire.messages import (
     QueryRes,
     RegisterReq,
     RegisterRes,
+    ServerHistory,
     StatusMsg,
     UpToDate,
 )
 from mariner.wire.protocol import RefusedRegister
 
 mlog = logging.getLogger(__name__)
+
+_READER: Final = secrets.token_hex(16)
+_attempts: Final = itertools.count(1)
 
 CLOSE_TIMEOUT_S: Final = 2.0
 """How long closing waits for the peer to close TLS."""
@@ -93,6 +101,7 @@ async def connect(
     start: Start | None = None,
     cursor: str | None = None,
     decline_gap: bool = False,
+    histories: Mapping[int, str] | None = None,
     ssl: ssl_module.SSLContext | None = None,
     server_hostname: str | None = None,
     connect_timeout_s: float = 10,
@@ -114,6 +123,9 @@ async def connect(
             new, at ``start``, default the earliest); the newest connection has it.
         decline_gap: be declined if retention deleted events that were not seen, and closed behind
             the ``GapError`` if it does so later.
+        histories: of which history each event in ``start`` is, by server, as far as that is known
+            (:attr:`Client.histories`). If the server's differs, :meth:`Client.replay` says so.
+            None: the client is declined then, and not told the server's.
         ssl: TLS with this context (``eventer_bridge.tls.client_context``); None: plain TCP.
         server_hostname: name to check the server's certificate for; None: ``host``.
         connect_timeout_s: time limit for everything up to the answer to ``init_req``.
@@ -138,6 +150,8 @@ async def connect(
         _start_of(start),
         cursor,
         decline_gap,
+        None if histories is None else tuple(itertools.starmap(ServerHistory, histories.items())),
+        None if cursor is None else _next_attempt(),
     )
     client = Client(f"{host}:{port}")
     try:
@@ -167,6 +181,7 @@ class Client(aio.Resource):
         self._is_tls = False
         self._status = Status.STANDBY
         self._extensions: frozenset[str] = frozenset()
+        self._histories: Mapping[int, str] = {}
         self._status_changed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._init_res: asyncio.Future[InitRes] = self._loop.create_future()
@@ -200,6 +215,15 @@ class Client(aio.Resource):
     def extensions(self) -> frozenset[str]:
         """What the server can do beyond 002, such as ``request_key``."""
         return self._extensions
+
+    @property
+    def histories(self) -> Mapping[int, str]:
+        """Names of the histories that the server's events are of, by the server that they are of.
+
+        They are known if ``connect`` was given ``histories``. A server whose store was restored, or
+        made anew, has another one: to whoever keeps ids of events, these are worth nothing without.
+        """
+        return self._histories
 
     @property
     def close_reason(self) -> str | None:
@@ -353,6 +377,7 @@ class Client(aio.Resource):
         Raises:
             ConnectionLostError: the connection was lost before that end.
             GapError: retention deleted events that were not seen. Call it again for what follows.
+            HistoryError: what was seen is not what the server has. Call it again for what it has.
             CursorLostError: another connection has the cursor now.
             LocalProtocolError: the client was connected without ``start`` and ``cursor``.
         """
@@ -439,6 +464,7 @@ class Client(aio.Resource):
         if not response.success or response.status is None:
             raise InitError(response.error or "declined; the server gave no reason")
         self._extensions = frozenset(response.extensions)
+        self._histories = {i.server_id: i.id for i in response.histories}
         if self._replayed is not None:
             self._check_supported("replay")
         if self._has_cursor:
@@ -537,3 +563,7 @@ def _start_of(start: Start | None) -> Literal["earliest"] | tuple[EventId, ...] 
     if start is None or isinstance(start, str):
         return start
     return tuple(start.values() if isinstance(start, Mapping) else start)
+
+
+def _next_attempt() -> Attempt:
+    return Attempt(f"{_READER}-{os.getpid()}", next(_attempts))  # a fork is another process

@@ -17,6 +17,7 @@ from eventer_bridge.net.pause import Pause
 from eventer_bridge.net.stats import CloseReason, ServerStats
 from eventer_bridge.net.stream import Stream
 from eventer_bridge.packed import Packed
+from mariner import limits
 from mariner.client import reasons
 from mariner.errors import ClosedError, LocalProtocolError, RemoteProtocolError
 from mariner.wire.messages import Message, PingReq, PingRes
@@ -41,7 +42,9 @@ class ServerConnection(Stream[Received]):
         handle_message: Callable[[Message | RefusedRegister], None],
         handle_lost: Callable[[], None],
     ) -> None:
-        self._protocol = MarinerProtocol(Role.CLIENT)
+        self._protocol = MarinerProtocol(
+            Role.CLIENT, max_init_frame_bytes=limits.MAX_INIT_RES_BYTES
+        )
         # the client pings
         super().__init__(self._protocol, ServerStats(), Liveness(None, math.inf))
         self._handle_message = handle_message

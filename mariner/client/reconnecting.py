@@ -29,7 +29,15 @@ import contextlib
 import functools
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Mapping,
+    Sequence,
+)
 from contextlib import aclosing
 from typing import Final, TypeAlias
 
@@ -50,6 +58,7 @@ from mariner.errors import (
     ConnectionLostError,
     CursorLostError,
     GapError,
+    HistoryError,
     LocalProtocolError,
     MarinerError,
     OutcomeUnknownError,
@@ -107,6 +116,7 @@ class ReconnectingClient(aio.Resource):
         requires: extensions without which a server is of no use.
         start: where a replay begins (see :meth:`replay`); None: there is none.
         cursor: name of a cursor of :meth:`replay`.
+        histories: of the events in ``start``, as of ``connect``.
     """
 
     def __init__(
@@ -116,9 +126,10 @@ class ReconnectingClient(aio.Resource):
         *,
         start: Start | None = None,
         cursor: str | None = None,
+        histories: Mapping[int, str] | None = None,
     ) -> None:
         self._servers = deque(servers)
-        self._resumption = Resumption(start, cursor)
+        self._resumption = Resumption(start, cursor, histories or {})
         self._cursor_lost: str | None = None
         self._requires = requires
         self._make_key = KeyMaker()
@@ -150,6 +161,11 @@ class ReconnectingClient(aio.Resource):
     def status(self) -> Status:
         """Status of that server; STANDBY without a connection."""
         return Status.STANDBY if self._client is None else self._client.status
+
+    @property
+    def histories(self) -> Mapping[int, str]:
+        """As :attr:`Client.histories`, of the server that it is connected to."""
+        return {} if self._client is None else self._client.histories
 
     # --- for the application --------------------------------------------------------------
 
@@ -202,10 +218,14 @@ class ReconnectingClient(aio.Resource):
             ConnectionLostError: the client was closed.
             LocalProtocolError, RemoteProtocolError: as :meth:`Client.query`.
         """
+        return (await self._query(params))[0]
+
+    async def _query(self, params: QueryParams) -> tuple[QueryResult, Mapping[int, str]]:
+        """As :meth:`query`, and the histories of the connection that it was answered over."""
         while True:
             client = await self._connected()
             with contextlib.suppress(ConnectionLostError):
-                return await client.query(params)
+                return await client.query(params), client.histories
             await client.wait_closed()
 
     async def query_all(
@@ -214,9 +234,24 @@ class ReconnectingClient(aio.Resource):
         """As :meth:`Client.query_all`; each page is requested until it is there.
 
         Raises:
+            HistoryError: a page came from a store of another history than those before it. Query
+                again.
             ConnectionLostError, LocalProtocolError, RemoteProtocolError: as :meth:`query`.
         """
-        async with aclosing(paging.query_all(self.query, params, limit)) as events:
+        of_pages: dict[int, str] = {}
+
+        async def query(page: QueryParams) -> QueryResult:
+            result, histories = await self._query(page)
+            for server_id, name in histories.items():
+                if (before := of_pages.setdefault(server_id, name)) != name:
+                    raise HistoryError(
+                        server_id,
+                        f"server {server_id}: its history is {name}, but {before} was queried"
+                        " before: query again",
+                    )
+            return result
+
+        async with aclosing(paging.query_all(query, params, limit)) as events:
             async for event in events:
                 yield event
 
@@ -230,6 +265,9 @@ class ReconnectingClient(aio.Resource):
 
         Raises:
             GapError: retention deleted events that were not seen. Call it again for what follows.
+            HistoryError: a server has another history than what was seen of it: its store was
+                restored, or made anew. What was not seen of the other history may be lost. Call it
+                again: it goes on behind what both have in common, with a cursor where that is.
             CursorLostError: another connection has the cursor now; the client is closed.
             LocalProtocolError: the client was made without ``start`` and ``cursor``.
         """
@@ -241,9 +279,12 @@ class ReconnectingClient(aio.Resource):
                 client = await self._connected()
                 try:
                     async for batch in client.replay():
-                        if (fresh := await resumption.fresh(batch)) is not None:
+                        fresh = await resumption.fresh(batch, client.histories)
+                        if fresh is not None:
                             yield fresh
                 except GapError as e:
+                    if isinstance(e, HistoryError):
+                        resumption.go_back(e, client.histories)
                     if resumption.is_new(e):
                         raise
                     continue

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 from eventer_bridge.model import Event, EventId
 from mariner.client.notifications import Notifications
-from mariner.errors import GapError
+from mariner.errors import GapError, HistoryError
 from mariner.wire.messages import EventsAck, EventsMsg, Gap, Parked, UpToDate
 
 Start: TypeAlias = Literal["earliest"] | Sequence[EventId] | Mapping[int, EventId]
@@ -79,14 +79,22 @@ async def batches(
 
     Raises:
         GapError: retention deleted events that were not seen; what follows is still there.
+        HistoryError: what was seen is not what the server has; what it has follows.
     """
     is_live = False
     async for item in received:
         if isinstance(item, EventsMsg):
             yield ReplayBatch(item, acknowledge, is_live=is_live)
         elif isinstance(item, Gap):
-            raise GapError(item.server_id, item.oldest)
+            raise _error_of(item)
         elif until_up_to_date:
             return
         else:
             is_live = True
+
+
+def _error_of(gap: Gap) -> GapError:
+    other = gap.other_history
+    if other is None:
+        return GapError(gap.server_id, gap.oldest)
+    return HistoryError(gap.server_id, other.reason, last=other.last, oldest=gap.oldest)

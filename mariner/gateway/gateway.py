@@ -393,6 +393,8 @@ class Gateway(aio.Resource):
         self._own(core, "engine")
         if config.monitor is None:
             await core.start()
+        else:  # it answers clients before it is active
+            await core.read_histories()
         for index, remote in enumerate(config.replication):
             connector = self._connector(f"event_core.replication[{index}]")
             part = replication.create(core, remote.server_id, connector)

@@ -13,13 +13,16 @@ Runs on the event loop's thread.
 
 import logging
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Final
 
+from eventer_bridge import limits as core_limits
 from eventer_bridge import slices
+from eventer_bridge.backends.history import Departure, History
 from eventer_bridge.core.client_service import ClientService
 from eventer_bridge.core.client_session import ClientSession
+from eventer_bridge.core.cursors import Attempt
 from eventer_bridge.core.gathering import Gathered
 from eventer_bridge.core.replay import Start
 from eventer_bridge.core.rights import Rights
@@ -46,12 +49,14 @@ from mariner.wire.messages import (
     InitReq,
     InitRes,
     Message,
+    OtherHistory,
     PingReq,
     PingRes,
     QueryReq,
     QueryRes,
     RegisterReq,
     RegisterRes,
+    ServerHistory,
     StatusMsg,
     UpToDate,
 )
@@ -69,7 +74,14 @@ class ClientConnection(Stream[Received]):
         slot: of the connection.
     """
 
-    __slots__ = ("_is_operational", "_known_types", "_ping_id", "_protocol", "_session")
+    __slots__ = (
+        "_is_operational",
+        "_known_types",
+        "_ping_id",
+        "_protocol",
+        "_session",
+        "_wants_histories",
+    )
 
     mlog = logging.getLogger(__name__)
 
@@ -85,6 +97,7 @@ class ClientConnection(Stream[Received]):
         self._known_types = service.known_types
         self._is_operational = False  # as last sent to the client
         self._ping_id = 0
+        self._wants_histories = False
 
     # --- Stream -------------------------------------------------------------------------
 
@@ -167,6 +180,7 @@ class ClientConnection(Stream[Received]):
     # --- messages -----------------------------------------------------------------------
 
     def _on_init(self, message: InitReq) -> None:
+        self._wants_histories = message.histories is not None
         self._session.init(
             message.client_name,
             message.client_token,
@@ -183,7 +197,15 @@ class ClientConnection(Stream[Received]):
         seen: dict[int, EventId] = {}
         for i in ids:
             seen[i.server] = max(i, seen.get(i.server, i))
-        return Start(self, seen, message.decline_gap, message.cursor)
+        followed, attempt = message.histories, message.attempt
+        return Start(
+            self,
+            seen,
+            message.decline_gap,
+            message.cursor,
+            None if followed is None else {i.server_id: i.id for i in followed},
+            None if attempt is None else Attempt(attempt.reader, attempt.number),
+        )
 
     def _on_refused_register(self, message: RefusedRegister) -> None:
         extra = {**self.log_extra, "reason": cut(message.error)}
@@ -240,10 +262,20 @@ class ClientConnection(Stream[Received]):
         # the payloads of others are looked at in any case
         self._protocol.known_types = None if rights.has_schemas else self._known_types
 
-    def send_accepted(self, status: Status, extensions: Sequence[str]) -> None:
+    def send_accepted(
+        self, status: Status, extensions: Sequence[str], histories: Mapping[int, History]
+    ) -> None:
         """See ``ClientWire``."""
         self._is_operational = status is Status.OPERATIONAL
-        response = InitRes(True, status=status, extensions=tuple(extensions))
+        told = sorted(histories.items())[: core_limits.MAX_REMOTE_SERVERS]
+        response = InitRes(
+            True,
+            status=status,
+            extensions=tuple(extensions),
+            histories=tuple(ServerHistory(i, history.id) for i, history in told)
+            if self._wants_histories
+            else (),
+        )
         self.write(self._protocol.send(response))
 
     def send_declined(self, reason: str) -> None:
@@ -307,9 +339,10 @@ class ClientConnection(Stream[Received]):
         """See ``ReplayWire``."""
         self.write_parts(self._protocol.send_parts(EventsMsg, parts))
 
-    def send_gap(self, server_id: int, oldest: EventId | None) -> None:
+    def send_gap(self, server_id: int, oldest: EventId | None, departure: Departure | None) -> None:
         """See ``ReplayWire``."""
-        self.write(self._protocol.send(Gap(server_id, oldest)))
+        other = None if departure is None else OtherHistory(*departure)
+        self.write(self._protocol.send(Gap(server_id, oldest, other)))
 
     def send_up_to_date(self) -> None:
         """See ``ReplayWire``."""

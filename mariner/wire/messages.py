@@ -69,9 +69,7 @@ class Attempt(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True)
         number: later connections have greater ones.
     """
 
-    reader: Annotated[
-        str, msgspec.Meta(min_length=1, max_length=limits.MAX_READER_NAME_CHARACTERS)
-    ]
+    reader: Annotated[str, msgspec.Meta(min_length=1, max_length=limits.MAX_READER_NAME_CHARACTERS)]
     number: Int64
 
 

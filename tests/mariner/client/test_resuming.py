@@ -133,7 +133,10 @@ async def test_behind_an_event() -> None:
         for start in [events[4].id], {1: events[4].id}:
             async with reconnecting(running.mariner.port, start=start) as reader:
                 assert await seen(reader, 5) == [*range(5, 10)]
-                assert reader._resumption.options == {"start": [events[9].id]}
+                assert reader._resumption.options == {
+                    "start": [events[9].id],
+                    "histories": reader.histories,
+                }
 
 
 async def test_an_acknowledgement_that_is_lost_is_made_up_for() -> None:
