@@ -205,6 +205,7 @@ class Engine(ReplicaCore):
             if self._phase is not Status.STANDBY or not self.is_open:
                 return
             self._enter(Status.STARTING)
+            known = await self.read_histories()
             await self._session_ids.reserve()
             if self._module_confs:
                 self._runner = ModuleRunner(
@@ -216,7 +217,6 @@ class Engine(ReplicaCore):
                 )
                 engine = ModuleEngineAdapter(self, self._runner)
                 await self._runner.create_modules(self._module_confs, engine)
-            known = await self.read_histories()
             begun = self._new_history(known)
             if begun and known is not None:
                 extra = {"history": self._backend.history_id, "before": known.id}
@@ -377,8 +377,8 @@ class Engine(ReplicaCore):
         known = found.get(self._server_id)
         for event in self._new_history(known):  # which it will announce when it starts
             assert isinstance(event.payload, JsonPayload)
-            last = self._backend.last_session(self._server_id)
-            if (own := history.decode(event.payload.data, last.session + 1)) is not None:
+            first = self._backend.high_water_mark(self._server_id).session + 1
+            if (own := history.decode(event.payload.data, first)) is not None:
                 found[self._server_id] = own
         self.histories = found
         return known
