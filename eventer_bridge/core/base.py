@@ -334,11 +334,10 @@ class EventCore(aio.Resource, abc.ABC):
             found = history.departure(followed, current, seen.session)
             if found is not None:
                 return found._replace(reason=f"server {server_id}: {found.reason}")
-        last = self.last_persisted(server_id)
-        if server_id != self.server_id or seen.session <= last:
+        if server_id != self.server_id or seen.session <= self.last_persisted(server_id):
             return None  # what another server has may come later
         text = f"{server_id}/{seen.session}/{seen.instance}"
-        return Departure(last, f"event {text} is not stored here")
+        return Departure(0, f"event {text} is not stored here")  # nor is what was before it, maybe
 
     async def query(self, params: QueryParams) -> QueryResult:
         """As :meth:`answer`, of a query of the server itself, which sees everything."""

@@ -25,9 +25,8 @@ from itertools import starmap
 from typing import Final, NamedTuple, Protocol
 
 from eventer_bridge import limits
-from eventer_bridge.backends import history
 from eventer_bridge.backends.base import Backend
-from eventer_bridge.backends.history import History
+from eventer_bridge.backends.history import Departure, History
 from eventer_bridge.backends.reader_rows import (
     CURSOR_PREFIX,
     PARKED_PREFIX,
@@ -61,6 +60,17 @@ _DELETED: Final = b"d"
 
 _FEW_IDS: Final = 64
 """Rows that are looked up one by one, in some 20 us each; all of a cursor take 5 ms at most."""
+
+
+class CursorCore(Protocol):
+    """See ``EventCore``."""
+
+    @property
+    def histories(self) -> Mapping[int, History]:
+        """Of the servers whose events are stored."""
+
+    def departure(self, seen: EventId, followed: str | None) -> Departure | None:
+        """Where what was seen departs from what is stored."""
 
 
 class Attempt(NamedTuple):
@@ -150,7 +160,7 @@ class Cursors:
         backend: keeps them.
         hold_s: how long at most retention keeps what is behind a cursor; 0: it does not care.
         is_in_group: whether other servers are to be told.
-        histories: of the servers whose events are stored.
+        core: knows of which histories the stored events are; None: nobody does.
     """
 
     def __init__(
@@ -159,10 +169,10 @@ class Cursors:
         hold_s: float = 0.0,
         *,
         is_in_group: bool = False,
-        histories: Callable[[], Mapping[int, History]] = dict,
+        core: CursorCore | None = None,
     ) -> None:
         self._backend = backend
-        self._histories = histories
+        self._core = core
         self._is_in_group = is_in_group
         self._untold: dict[bytes, Cursor] = {}  # what changed, by key
         self._hold_s = hold_s
@@ -381,9 +391,7 @@ class Cursors:
         row = self.parked(cursor).get(event_id)
         if row is None:
             return ToldParked(cursor.client, cursor.name, event_id, None, Timestamp.now())
-        current = self._histories().get(event_id.server)
-        history_id = None if current is None else current.id
-        kept = row.reason, row.at, row.is_due, history_id
+        kept = row.reason, row.at, row.is_due, self._history_of(event_id.server)
         return ToldParked(cursor.client, cursor.name, event_id, *kept)
 
     def tell_again(self, told: Sequence[ToldCursor | ToldParked]) -> None:
@@ -500,9 +508,11 @@ class Cursors:
 
     def _departs(self, event_id: EventId, followed: str | None) -> bool:
         """Whether an event is of another history than what is stored of its server."""
-        current = self._histories().get(event_id.server)
-        found = current and history.departure(followed, current, event_id.session)
-        return found is not None
+        return self._core is not None and self._core.departure(event_id, followed) is not None
+
+    def _history_of(self, server_id: int) -> str | None:
+        current = None if self._core is None else self._core.histories.get(server_id)
+        return None if current is None else current.id
 
     def _is_behind(self, cursor: Cursor, event_id: EventId) -> bool:
         """Whether a cursor is before an event, or in another history."""
@@ -513,11 +523,11 @@ class Cursors:
 
     def _move(self, cursor: Cursor, ids: Iterable[EventId]) -> None:
         """Set a cursor to events that are stored; it is not kept yet."""
-        histories, row = self._histories(), cursor.row
+        row = cursor.row
         for event_id in ids:
             cursor.seen[event_id.server] = event_id
-            if (current := histories.get(event_id.server)) is not None:
-                row.histories[event_id.server] = current.id
+            if (history_id := self._history_of(event_id.server)) is not None:
+                row.histories[event_id.server] = history_id
             else:
                 row.histories.pop(event_id.server, None)
         row.seen = [*cursor.seen.values()]

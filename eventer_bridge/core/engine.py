@@ -131,9 +131,7 @@ class Engine(ReplicaCore):
         self._told_sessions: deque[int] = deque(maxlen=limits.TOLD_SESSIONS)
         self._failure_handle = backend.register_failure_cb(self._notify_status)
         if backend.is_keeping:
-            cursors = self.cursors = Cursors(
-                backend, hold_s, is_in_group=is_in_group, histories=lambda: self.histories
-            )
+            cursors = self.cursors = Cursors(backend, hold_s, is_in_group=is_in_group, core=self)
             self.async_group.spawn(cursors.run)
             self.async_group.spawn(cursors.watch)
             if is_in_group:

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.torture import restored
+from eventer_bridge.net import limits as net_limits
+from tests.torture import histories, restored
 from tests.torture.report import no_progress
 
 
@@ -15,3 +16,9 @@ async def test_restored_while_a_replica_follows(
     monkeypatch.setattr(restored, "MAX_WORK_EVENTS", 40)
     outcome = await restored.run(tmp_path, 2, random.Random(5), no_progress)
     assert outcome.endswith("of the replicas 1 refused to mix, 1 went on")
+
+
+async def test_readers_over_histories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(net_limits, "RECONNECT_MAX_S", 0.1)
+    outcome = await histories.run(tmp_path, 6, random.Random(5), no_progress)
+    assert outcome.endswith("times, and have what is stored")

@@ -281,6 +281,28 @@ async def test_parked_events_go_with_it() -> None:
         assert cursors_of(standby)._rows(b"") == {}
 
 
+async def test_what_is_told_of_another_history_is_not_taken_over() -> None:
+    """One made anew is told of cursors in the events that it had before."""
+    async with group() as (active, standby):
+        cursors_of(active).acknowledge(take(active), [at(1)])
+        cursors_of(active).park(take(active), {at(1): "x"})
+        cursor = await told_of(active, standby)
+        own = active.histories[1].id
+        assert cursor.row.histories == {1: own}
+        for histories in ({1: "other"}, {1: own}):
+            told = ToldCursor("app", "c", [at(3)], histories=histories)
+            cursors_of(standby).take_over(told, 1)
+            assert cursor.seen == {1: at(3 if histories[1] == own else 1)}
+        told = ToldCursor("app", "new", [at(1)], histories={1: "other"})
+        cursors_of(active).take_over(told, 2)
+        made = cursors_of(active).find("app", "new")
+        assert made.seen == {}
+        for history_id in ("other", own):
+            parked = ToldParked("app", "new", at(1), "x", Timestamp(1, 0), history=history_id)
+            cursors_of(active).take_over(parked, 2)
+            assert made.n_parked == (history_id == own)
+
+
 async def test_a_server_that_comes_back_tells_what_it_could_not() -> None:
     async with group() as (active, standby):
         cursors_of(standby).acknowledge(take(standby), [at(4)])
