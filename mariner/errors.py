@@ -18,7 +18,7 @@
     ├── BufferUnusableError          a buffer on this machine's disk is damaged, locked, …
     ├── BufferFullError              it has no room for a registration
     ├── GapError                     retention deleted events that were not seen
-    │   └── HistoryError             what was seen is not what the server has
+    │   └── OtherHistoryError        what was seen is not what the server has
     └── ClosedError
         ├── CursorLostError          another connection has the cursor now
         └── ConnectionLostError      closed, or was while a request was under way (also a
@@ -50,11 +50,11 @@ __all__ = [
     "CursorLostError",
     "FrameError",
     "GapError",
-    "HistoryError",
     "InitError",
     "InvalidMessageError",
     "LocalProtocolError",
     "MarinerError",
+    "OtherHistoryError",
     "OutcomeUnknownError",
     "ProtocolError",
     "RegisterError",
@@ -131,7 +131,7 @@ class GapError(EventerBridgeError):
         self.oldest = oldest
 
 
-class HistoryError(GapError):
+class OtherHistoryError(GapError):
     """What was seen of a server is not what is stored there: its store was restored, or made anew.
 
     Its events up to ``last`` are the same. Later ones with the ids of those that were seen are

@@ -92,11 +92,12 @@ def subscribe_or_replay(
 ) -> None:
     """Print new events, and earlier ones if asked, as JSON lines, until interrupted.
 
-    A line on standard error says when the subscription is active, and when it is up to date. It
-    does not reconnect.
+    A line on standard error says when the subscription is active, and when it is up to date; also
+    if retention deleted events that were not seen, or if the store is not the one in which the
+    cursor is (it was restored, or made anew), and then it goes on. It does not reconnect.
 
-    Exit code 0: --count events were printed; 1: the connection failed or was lost, or another
-    connection has the cursor; 130: interrupted.
+    Exit code 0: --count events were printed; 1: the connection failed or was lost, another
+    connection has the cursor, or the event of --after is not stored (any more); 130: interrupted.
     """
     if from_start and after:
         raise click.UsageError("Give either --from-start or --after, not both.")

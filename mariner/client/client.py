@@ -21,6 +21,7 @@ import ssl as ssl_module
 import time
 from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
 from contextlib import aclosing
+from itertools import starmap
 from typing import Any, Final, Literal
 
 from hat import aio
@@ -60,13 +61,14 @@ from mariner.wire.messages import (
     NEEDS_REQUEST_KEY,
     UNAVAILABLE,
     UNKNOWN,
-    Attempt,
+    ConnectionAttempt,
     CursorLost,
     EventsAck,
     EventsMsg,
     Gap,
     InitReq,
     InitRes,
+    KnownHistory,
     Message,
     PingReq,
     PingRes,
@@ -74,7 +76,6 @@ from mariner.wire.messages import (
     QueryRes,
     RegisterReq,
     RegisterRes,
-    ServerHistory,
     StatusMsg,
     UpToDate,
 )
@@ -150,19 +151,12 @@ async def connect(
         _start_of(start),
         cursor,
         decline_gap,
-        None if histories is None else tuple(itertools.starmap(ServerHistory, histories.items())),
+        None if histories is None else tuple(starmap(KnownHistory, histories.items())),
         None if cursor is None else _next_attempt(),
     )
     client = Client(f"{host}:{port}")
-    try:
-        async with asyncio.timeout(connect_timeout_s) as timeout:
-            await client._open(host, port, ssl, server_hostname)
-            await client._init(init_req)
-    except BaseException as e:
-        await aio.uncancellable(client.async_close())
-        if isinstance(e, TimeoutError) and timeout.expired():
-            raise ConnectError(client._timeout_text(connect_timeout_s)) from None
-        raise
+    opening = client._open(host, port, ssl, server_hostname)
+    await client._connect(opening, init_req, connect_timeout_s)
     if ping_delay_s is not None and client.is_open:
         client._keep_alive(ping_delay_s, ping_timeout_s)
     return client
@@ -377,7 +371,7 @@ class Client(aio.Resource):
         Raises:
             ConnectionLostError: the connection was lost before that end.
             GapError: retention deleted events that were not seen. Call it again for what follows.
-            HistoryError: what was seen is not what the server has. Call it again for what it has.
+            OtherHistoryError: what was seen is not what the server has. Call it again for that.
             CursorLostError: another connection has the cursor now.
             LocalProtocolError: the client was connected without ``start`` and ``cursor``.
         """
@@ -431,6 +425,19 @@ class Client(aio.Resource):
         return time.perf_counter() - started
 
     # --- connecting and closing -------------------------------------------------------
+
+    async def _connect(
+        self, opening: Coroutine[Any, Any, None], init_req: InitReq, timeout_s: float
+    ) -> None:
+        try:
+            async with asyncio.timeout(timeout_s) as timeout:
+                await opening
+                await self._init(init_req)
+        except BaseException as e:
+            await aio.uncancellable(self.async_close())
+            if isinstance(e, TimeoutError) and timeout.expired():
+                raise ConnectError(self._timeout_text(timeout_s)) from None
+            raise
 
     async def _open(
         self,
@@ -565,5 +572,6 @@ def _start_of(start: Start | None) -> Literal["earliest"] | tuple[EventId, ...] 
     return tuple(start.values() if isinstance(start, Mapping) else start)
 
 
-def _next_attempt() -> Attempt:
-    return Attempt(f"{_READER}-{os.getpid()}", next(_attempts))  # a fork is another process
+def _next_attempt() -> ConnectionAttempt:
+    # a fork is another process
+    return ConnectionAttempt(f"{_READER}-{os.getpid()}", next(_attempts))

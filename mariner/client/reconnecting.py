@@ -58,9 +58,9 @@ from mariner.errors import (
     ConnectionLostError,
     CursorLostError,
     GapError,
-    HistoryError,
     LocalProtocolError,
     MarinerError,
+    OtherHistoryError,
     OutcomeUnknownError,
     RegisterError,
     UnavailableError,
@@ -234,8 +234,8 @@ class ReconnectingClient(aio.Resource):
         """As :meth:`Client.query_all`; each page is requested until it is there.
 
         Raises:
-            HistoryError: a page came from a store of another history than those before it. Query
-                again.
+            OtherHistoryError: a page came from a store of another history than those before it.
+                Query again.
             ConnectionLostError, LocalProtocolError, RemoteProtocolError: as :meth:`query`.
         """
         of_pages: dict[int, str] = {}
@@ -244,7 +244,7 @@ class ReconnectingClient(aio.Resource):
             result, histories = await self._query(page)
             for server_id, name in histories.items():
                 if (before := of_pages.setdefault(server_id, name)) != name:
-                    raise HistoryError(
+                    raise OtherHistoryError(
                         server_id,
                         f"server {server_id}: its history is {name}, but {before} was queried"
                         " before: query again",
@@ -265,7 +265,7 @@ class ReconnectingClient(aio.Resource):
 
         Raises:
             GapError: retention deleted events that were not seen. Call it again for what follows.
-            HistoryError: a server has another history than what was seen of it: its store was
+            OtherHistoryError: a server has another history than what was seen of it: its store was
                 restored, or made anew. What was not seen of the other history may be lost. Call it
                 again: it goes on behind what both have in common, with a cursor where that is.
             CursorLostError: another connection has the cursor now; the client is closed.
@@ -283,7 +283,7 @@ class ReconnectingClient(aio.Resource):
                         if fresh is not None:
                             yield fresh
                 except GapError as e:
-                    if isinstance(e, HistoryError):
+                    if isinstance(e, OtherHistoryError):
                         resumption.go_back(e, client.histories)
                     if resumption.is_new(e):
                         raise

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 from eventer_bridge.model import Event, EventId
 from mariner.client.notifications import Notifications
-from mariner.errors import GapError, HistoryError
+from mariner.errors import GapError, OtherHistoryError
 from mariner.wire.messages import EventsAck, EventsMsg, Gap, Parked, UpToDate
 
 Start: TypeAlias = Literal["earliest"] | Sequence[EventId] | Mapping[int, EventId]
@@ -79,7 +79,7 @@ async def batches(
 
     Raises:
         GapError: retention deleted events that were not seen; what follows is still there.
-        HistoryError: what was seen is not what the server has; what it has follows.
+        OtherHistoryError: what was seen is not what the server has; what it has follows.
     """
     is_live = False
     async for item in received:
@@ -97,4 +97,4 @@ def _error_of(gap: Gap) -> GapError:
     other = gap.other_history
     if other is None:
         return GapError(gap.server_id, gap.oldest)
-    return HistoryError(gap.server_id, other.reason, last=other.last, oldest=gap.oldest)
+    return OtherHistoryError(gap.server_id, other.reason, last=other.last, oldest=gap.oldest)

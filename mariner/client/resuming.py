@@ -16,7 +16,7 @@ from typing import Any
 
 from eventer_bridge.model import INT64_MAX, EventId
 from mariner.client.replay import AcknowledgeCb, ReplayBatch, Start
-from mariner.errors import ConnectionLostError, GapError, HistoryError
+from mariner.errors import ConnectionLostError, GapError, OtherHistoryError
 from mariner.wire.messages import EventsAck
 
 
@@ -86,7 +86,7 @@ class Resumption:
                 await batch.part(known).ack()
         return batch.part(new, self._acknowledge_by(batch, histories)) if new else None
 
-    def go_back(self, departure: HistoryError, histories: Mapping[int, str]) -> None:
+    def go_back(self, departure: OtherHistoryError, histories: Mapping[int, str]) -> None:
         """Go on in another history, behind what it has in common with the one before."""
         server_id, last = departure.server_id, departure.last
         self._n_departures += 1
@@ -100,7 +100,7 @@ class Resumption:
 
     def is_new(self, gap: GapError) -> bool:
         """Whether the application is to be told: it was not, or saw something behind it since."""
-        if isinstance(gap, HistoryError):
+        if isinstance(gap, OtherHistoryError):
             return True
         is_told = gap.server_id in self._gaps and self._gaps[gap.server_id] == gap.oldest
         self._gaps[gap.server_id] = gap.oldest

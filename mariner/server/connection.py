@@ -48,6 +48,7 @@ from mariner.wire.messages import (
     Gap,
     InitReq,
     InitRes,
+    KnownHistory,
     Message,
     OtherHistory,
     PingReq,
@@ -56,7 +57,6 @@ from mariner.wire.messages import (
     QueryRes,
     RegisterReq,
     RegisterRes,
-    ServerHistory,
     StatusMsg,
     UpToDate,
 )
@@ -272,7 +272,7 @@ class ClientConnection(Stream[Received]):
             True,
             status=status,
             extensions=tuple(extensions),
-            histories=tuple(ServerHistory(i, history.id) for i, history in told)
+            histories=tuple(KnownHistory(i, history.id) for i, history in told)
             if self._wants_histories
             else (),
         )

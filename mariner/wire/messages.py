@@ -49,7 +49,7 @@ StartIds: TypeAlias = Annotated[
 ]
 
 
-class ServerHistory(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
+class KnownHistory(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     """Which history the events of a server are of (``eventer_bridge.backends.history``)."""
 
     server_id: Int64
@@ -57,11 +57,11 @@ class ServerHistory(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields
 
 
 Histories: TypeAlias = Annotated[
-    tuple[ServerHistory, ...], msgspec.Meta(max_length=limits.MAX_REMOTE_SERVERS)
+    tuple[KnownHistory, ...], msgspec.Meta(max_length=limits.MAX_REMOTE_SERVERS)
 ]
 
 
-class Attempt(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
+class ConnectionAttempt(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     """A connection of a process, among its others.
 
     Attributes:
@@ -97,7 +97,7 @@ class InitReq(Tagged, frozen=True, tag="init_req", omit_defaults=True):
     cursor: CursorName | None = None
     decline_gap: bool = False
     histories: Histories | None = None
-    attempt: Attempt | None = None
+    attempt: ConnectionAttempt | None = None
 
 
 class InitRes(Tagged, frozen=True, tag="init_res"):

@@ -27,7 +27,7 @@ from eventer_bridge.model import (
 )
 from mariner import client
 from mariner.client import ReconnectingClient
-from mariner.errors import HistoryError
+from mariner.errors import OtherHistoryError
 from tests.support.gateway import Gateway, gateway
 from tests.support.restoring import restore
 from tests.torture.clients import connected
@@ -154,7 +154,7 @@ class _Reader:
                         self._has[event.id] = _content(event)
                     if "cursor" in self._options:
                         await batch.ack()
-            except HistoryError as e:
+            except OtherHistoryError as e:
                 self.n_told += 1
                 self._has = {i: event for i, event in self._has.items() if i.session <= e.last}
 

@@ -6,7 +6,7 @@ and reader work at the same time; the client also keeps the connection alive mea
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeAlias, TypeVar
@@ -28,7 +28,13 @@ from eventer_bridge.model import (
 )
 from mariner import client
 from mariner.client.replay import ReplayBatch
-from mariner.errors import ConnectError, ConnectionLostError, GapError, InitError
+from mariner.errors import (
+    ConnectError,
+    ConnectionLostError,
+    GapError,
+    InitError,
+    OtherHistoryError,
+)
 from mariner_spark import limits
 from mariner_spark.errors import GatewayUnavailableError, OptionError, SourceError
 from mariner_spark.source.options import GatewayOptions
@@ -46,10 +52,12 @@ class ReplayRequest(NamedTuple):
     Attributes:
         last: events of its server after this one.
         types: events of these types.
+        histories: of the gateway that the last event is of.
     """
 
     last: EventId
     types: Sequence[EventType]
+    histories: Mapping[int, str] = {}
 
 
 class GatewayClient:
@@ -80,6 +88,7 @@ class GatewayClient:
                     subscriptions=() if replay is None else replay.types,
                     server_id=None if replay is None else replay.last.server,
                     start=None if replay is None else [replay.last],
+                    histories={} if replay is None else replay.histories,
                     ssl=ssl,
                     connect_timeout_s=limits.CONNECT_TIMEOUT_S,
                 )
@@ -221,6 +230,7 @@ class GatewayClient:
             GatewayUnavailableError: the connection was lost, or there was no answer in time.
             OptionError: the gateway declines another connection.
         """
+        wanted = wanted._replace(histories=self._client.histories)
         with GatewayClient(self._options, wanted) as replaying:
             yield from replaying._replayed()
 
@@ -233,6 +243,8 @@ class GatewayClient:
         while True:
             try:
                 batch = self._result(self._submit(next_batch()))
+            except OtherHistoryError as e:  # since this connection was made
+                raise GatewayUnavailableError(f"{self._options!r}: {e}") from e
             except GapError:  # what is deleted is found when a batch is planned
                 batches = self._client.replay(until_up_to_date=True)
                 continue

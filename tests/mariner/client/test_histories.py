@@ -23,7 +23,7 @@ from eventer_bridge.model import (
 from eventer_bridge.net import limits as net_limits
 from mariner import client
 from mariner.client import ReconnectingClient
-from mariner.errors import HistoryError, InitError
+from mariner.errors import InitError, OtherHistoryError
 from mariner.gateway.gateway import Gateway
 from tests.mariner.client.test_resuming import acknowledged, seen
 from tests.support.inprocess import running_gateway
@@ -92,9 +92,9 @@ def then_of(options: dict[str, Any]) -> Any:
     return acknowledged if "cursor" in options else None
 
 
-async def told(reader: ReconnectingClient) -> HistoryError:
+async def told(reader: ReconnectingClient) -> OtherHistoryError:
     async with asyncio.timeout(10):
-        with pytest.raises(HistoryError) as caught:
+        with pytest.raises(OtherHistoryError) as caught:
             await seen(reader, 1)
     return caught.value
 
@@ -172,7 +172,7 @@ async def check_declined(place: Place, kept: EventId, lost: EventId) -> None:
     with pytest.raises(InitError, match=r"^start: server 1: its history is .* but x was followed"):
         await place.connect(start=[kept], histories={1: "x"}, decline_gap=True)
     async with await place.connect(start=[lost], histories={}) as connection:
-        with pytest.raises(HistoryError, match="is in none of the histories"):
+        with pytest.raises(OtherHistoryError, match="is in none of the histories"):
             await anext(connection.replay())
         batch = await anext(connection.replay())
         assert batch.events[0].id > lost
@@ -232,7 +232,7 @@ async def test_pages_of_one_history(place: Place) -> None:
         async with place.gateway() as gateway:
             await place.register(*range(10))
             expected = f"server 1: its history is {history_of(gateway)}, but {before} was queried"
-            with pytest.raises(HistoryError, match=f"^{expected} before: query again$"):
+            with pytest.raises(OtherHistoryError, match=f"^{expected} before: query again$"):
                 async for _ in found:
                     pass
             assert len([i async for i in reader.query_all(pages)]) >= 10
