@@ -232,7 +232,8 @@ class Replay:
         else:
             begin, departures = self._reached(cursor.seen, cursor.row.histories)
             known = {i: seen for i, seen in start.seen.items() if i in followed}
-            departures = self._reached(known, followed)[1] | departures
+            for server_id, departure in self._reached(known, followed)[1].items():
+                departures[server_id] = min(departure, departures.get(server_id, departure))
         is_told = cursor is not None or start.histories is not None
         if departures and (start.declines_gap or not is_told):
             raise InitError(f"start: {next(iter(departures.values())).reason}")

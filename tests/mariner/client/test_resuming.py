@@ -212,6 +212,45 @@ async def test_a_cursor_that_another_one_has(caplog: pytest.LogCaptureFixture) -
             assert await seen(second, 1) == [1]
 
 
+async def test_an_attempt_that_was_given_up_and_comes_late() -> None:
+    """The live connection keeps the cursor, although the other one comes after it."""
+    heard: asyncio.Queue[bytes] = asyncio.Queue()
+
+    async def hear(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        heard.put_nowait(await source.read(1 << 16))
+        await source.read()  # until it is given up
+        sink.close()
+
+    async with running_gateway() as running, reconnecting(running.mariner.port) as writer:
+        silent = await asyncio.start_server(hear, "127.0.0.1", 0)
+        ports = [running.mariner.port, silent.sockets[0].getsockname()[1]]
+        chosen = [0]
+
+        async def connect(**options: Any) -> client.Client:
+            options = {"subscriptions": [("a",)], "connect_timeout_s": 0.3, **options}
+            named: dict[str, Any] = {"client_name": "app", "client_token": "secret"}
+            return await client.connect("127.0.0.1", ports[chosen[0]], **named, **options)
+
+        async with silent, ReconnectingClient([connect], cursor="c") as reader:
+            await writer.register(of(0))
+            assert await seen(reader, 1, acknowledged) == [0]
+            chosen[0] = 1
+            connection = reader._client
+            assert connection is not None
+            connection.close()
+            given_up = await heard.get()
+            chosen[0] = 0
+            await writer.register(of(1))
+            assert await seen(reader, 1, acknowledged) == [1]
+            late, sink = await asyncio.open_connection("127.0.0.1", ports[0])
+            sink.write(given_up)
+            answer = await late.read(1 << 16)
+            assert b"cursor 'c': a newer connection of this process took it" in answer
+            sink.close()
+            await writer.register(of(2))
+            assert await seen(reader, 1, acknowledged) == [2]
+
+
 async def test_a_gap_is_told_once() -> None:
     retention = {"type": "memory", "retention": [{"subscriptions": [["a"]], "max_entries": 5}]}
     core = {"server_id": 1, "backend": retention}

@@ -22,6 +22,7 @@ from tests.mariner.gateway.test_replay import (
     values,
 )
 from tests.support.peer import INIT, RawPeer
+from tests.support.restoring import back_up, restore
 
 WANTED: dict[str, Any] = {"subscriptions": [["a"]], "persisted": True}
 CURSOR: dict[str, Any] = {**WANTED, "cursor": "c"}
@@ -144,6 +145,28 @@ async def test_the_start_that_a_client_with_a_cursor_remembers(path: Path | None
         async with reader(gateway, start=start, histories=other) as peer:
             assert (await peer.receive())["other_history"]["last"] == 0
             assert values(await received(peer)) == [1, 2]
+
+
+async def test_what_both_remember_counts(tmp_path: Path) -> None:
+    """Of a cursor and its client, whichever has less in common with what is stored."""
+    key = cursor_key("app", "c")
+    async with serving(tmp_path) as gateway, await connect(gateway) as connection:
+        before = own_history(gateway)
+        await register(connection, *range(3))
+        await back_up(tmp_path / "store", tmp_path / "backup")
+    restore(tmp_path / "backup", tmp_path / "store")
+    async with await rocksdb.create(tmp_path / "store") as backend:
+        row = CursorRow([EventId(1, 10**6, 1)], Timestamp.now(), histories={1: before})
+        await backend.keep_reader_rows({key: encode_row(row)})
+    async with serving(tmp_path) as gateway:
+        async with reader(gateway) as peer:
+            assert (await peer.receive())["other_history"]["last"] > 0
+            assert values(await received(peer)) == []
+        start = [{"server": 1, "session": 10**6, "instance": 1}]
+        other = [{"server_id": 1, "id": "other"}]
+        async with reader(gateway, start=start, histories=other) as peer:
+            assert (await peer.receive())["other_history"]["last"] == 0
+            assert values(await received(peer)) == []
 
 
 # --- who has it ---------------------------------------------------------------------------
