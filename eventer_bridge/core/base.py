@@ -10,7 +10,7 @@ import abc
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Protocol, runtime_checkable

@@ -515,7 +515,7 @@ class Replay:
         return more_follows
 
     def _tell_gap(self, server_id: int, oldest: EventId | None) -> None:
-        self._wire.send_gap(server_id, oldest)
+        self._wire.send_gap(server_id, oldest, None)
         if self._start.declines_gap:
             self._client.stream.close(CloseReason.GAP, detail=GAP_TEXT, level=logging.INFO)
             raise ClosedError(GAP_TEXT)

@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from tests.torture import (
+    another_history,
     behind,
     buffer,
     catching_up,
@@ -30,7 +31,6 @@ from tests.torture import (
     failing_module,
     full_disk,
     fuzz,
-    histories,
     joins,
     kill,
     lake_beside,
@@ -86,7 +86,7 @@ SCENARIOS: Final = {
     "catching-up-large": Scenario(catching_up_large.run, 1),
     "strange-events": Scenario(strange_events.run, 5),
     "restored": Scenario(restored.run, 20),
-    "histories": Scenario(histories.run, 100),
+    "another-history": Scenario(another_history.run, 100),
     "reloads": Scenario(reloads.run, 200),
     "edge": Scenario(edge.run, 500),
     "edge-pair": Scenario(edge_pair.run, 100),

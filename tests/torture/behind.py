@@ -130,9 +130,9 @@ def _check(read: Sequence[EventId | None], stored: Mapping[EventId, str]) -> int
     """
     numbers: dict[EventId, int] = {}  # of each type
     n_of_types: Counter[str] = Counter()
-    for event_id in sorted(stored):
-        numbers[event_id] = n_of_types[stored[event_id]]
-        n_of_types[stored[event_id]] += 1
+    for i in sorted(stored):
+        numbers[i] = n_of_types[stored[i]]
+        n_of_types[stored[i]] += 1
     expected: dict[str, int] = {}
     told, n_gaps = {*TYPES}, 0  # where it begins, retention says
     before: EventId | None = None

@@ -294,14 +294,14 @@ async def test_the_iteration_ends_when_it_is_closed() -> None:
 
 
 def test_a_gap_behind_something_new_is_another_one() -> None:
-    resumption = Resumption("earliest", None)
+    resumption = Resumption("earliest", None, {})
     gap, of_another = GapError(1, None), GapError(2, EventId(2, 5, 1))
     assert resumption.is_new(gap)
     assert resumption.is_new(of_another)
     assert not resumption.is_new(gap)  # over the next connection
     assert not resumption.is_new(of_another)
     batch = ReplayBatch(EventsMsg([event_of(1, 3)]), no_acknowledgement, is_live=False)
-    assert asyncio.run(resumption.fresh(batch)) is not None
+    assert asyncio.run(resumption.fresh(batch, {})) is not None
     assert resumption.is_new(gap)
     assert not resumption.is_new(of_another)
 
