@@ -122,8 +122,7 @@ async def connect(
         start: where a replay begins (see :meth:`Client.replay`); implies ``persisted``.
         cursor: name of a cursor, by which a replay begins behind what was acknowledged (if it is
             new, at ``start``, default the earliest); the newest connection has it.
-        decline_gap: be declined if retention deleted events that were not seen, and closed behind
-            the ``GapError`` if it does so later.
+        decline_gap: be declined, or closed, if retention deleted events that were not seen.
         histories: of which history each event in ``start`` is, by server, as far as that is known
             (:attr:`Client.histories`). If the server's differs, :meth:`Client.replay` says so.
             None: the client is declined then, and not told the server's.

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from eventer_bridge.model import EventId, JsonPayload, RegisterEvent
+from eventer_bridge.model import EventId, JsonPayload, QueryTimeseriesParams, RegisterEvent
 from mariner import client
 from mariner.client.client import Client
 from mariner.errors import GapError
@@ -19,22 +19,22 @@ from tests.torture.report import Progress
 IN_FLIGHT: Final = 16
 READERS: Final = 4
 
-KEPT_EVENTS: Final = 500
+KEPT_EVENTS: Final = 100
 """Of each type: far fewer than what is registered in a pause."""
 
-PAYLOAD: Final = JsonPayload.of("x" * 20_000)
+PAYLOAD: Final = JsonPayload.of("x" * 100_000)
 """So large that what is buffered between the gateway and a reader is less than what is kept."""
 
-READ_EVENTS = 6_000
+READ_EVENTS = 1_200
 """That each reader reads."""
 
-MISSED_EVENTS: Final = (0, 1_000, 3_000)
-"""That are registered in a pause, one of these: more than what is kept and buffered, or not."""
+MISSED_EVENTS: Final = (0, 500, 1_000)
+"""That are registered in a pause, one of these: more than what is kept and buffered, or none."""
 
-PAUSE_EVENTS: Final = 1_000
+PAUSE_EVENTS: Final = 200
 """Between two of these pauses."""
 
-REQUEST_EVENTS: Final = 16
+REQUEST_EVENTS: Final = 4
 """At most."""
 
 TYPES: Final = ("behind", "beside")
@@ -62,9 +62,11 @@ async def run(directory: Path, rounds: int, chance: random.Random, progress: Pro
             stored.update((event.id, event.type[0]) for event in events)
 
     async def pause() -> None:
-        until = len(stored) + chance.choice(MISSED_EVENTS)
-        while len(stored) < until:
+        n_before, n_missed = len(stored), chance.choice(MISSED_EVENTS)
+        while len(stored) < n_before + n_missed:
             await asyncio.sleep(0.01)
+        if n_missed:
+            await _deleted(writer, [*stored][n_before - 1])
 
     async def read_some(running: Gateway) -> None:
         while len(read) < rounds:
@@ -93,6 +95,13 @@ async def run(directory: Path, rounds: int, chance: random.Random, progress: Pro
     )
 
 
+async def _deleted(writer: Client, event_id: EventId) -> None:
+    """Wait until retention deleted an event."""
+    params = QueryTimeseriesParams(ids=[event_id])
+    while (await writer.query(params)).events:
+        await asyncio.sleep(0.1)
+
+
 async def _read(
     running: Gateway, read: list[EventId | None], cursor: str | None, pause: Pause
 ) -> None:
@@ -117,10 +126,10 @@ async def _read_to_gap(connection: Client, read: list[EventId | None], pause: Pa
     async for batch in connection.replay():
         n_before = len(read)
         read += [event.id for event in batch.events]
-        if len(read) >= READ_EVENTS:
-            return
         if len(read) // PAUSE_EVENTS > n_before // PAUSE_EVENTS:
             await pause()
+        if len(read) >= READ_EVENTS:
+            return
 
 
 def _check(read: Sequence[EventId | None], stored: Mapping[EventId, str]) -> int:
@@ -130,23 +139,23 @@ def _check(read: Sequence[EventId | None], stored: Mapping[EventId, str]) -> int
     """
     numbers: dict[EventId, int] = {}  # of each type
     n_of_types: Counter[str] = Counter()
-    for i in sorted(stored):
-        numbers[i] = n_of_types[stored[i]]
-        n_of_types[stored[i]] += 1
+    for event_id in sorted(stored):
+        numbers[event_id] = n_of_types[stored[event_id]]
+        n_of_types[stored[event_id]] += 1
+    came = [i for i in read if i is not None]
+    if came != sorted(came):
+        raise ViolationError("events came in another order")
     expected: dict[str, int] = {}
     told, n_gaps = {*TYPES}, 0  # where it begins, retention says
-    before: EventId | None = None
-    for event_id in read:
-        if event_id is None:
+    for next_id in read:
+        if next_id is None:
             told = {*TYPES}
             n_gaps += 1
             continue
-        if before is not None and event_id <= before:
-            raise ViolationError(f"{event_id} came behind {before}")
-        before, of_type, number = event_id, stored[event_id], numbers[event_id]
+        of_type, number = stored[next_id], numbers[next_id]
         n_missed = number - expected.get(of_type, 0)
-        if n_missed and of_type not in told:
-            raise ViolationError(f"{event_id} came, but not {n_missed} events before it")
+        if n_missed < 0 or (n_missed and of_type not in told):
+            raise ViolationError(f"{next_id} came, {n_missed} events behind the one before")
         expected[of_type] = number + 1
         told.discard(of_type)
     return n_gaps
