@@ -462,12 +462,13 @@ class EventCore(aio.Resource, abc.ABC):
 def _on_missed(
     observer: Observer, session: Session | None, persisted: bool, error: Exception
 ) -> None:
-    """An observer raised; it is to be told before memory is needed for the log."""
+    """An observer misses sessions; it is told before memory is needed for the log."""
     try:
         if isinstance(observer, TellingObserver):
             observer.on_missed(session, persisted, error)
-    finally:
-        mlog.error("an observer misses sessions", exc_info=error)
+    except Exception:  # the others are to go on all the same
+        mlog.exception("an observer cannot close those who miss sessions")
+    mlog.error("an observer misses sessions", exc_info=error)
 
 
 def tried(register: Callable[[], Session]) -> Session | EventerBridgeError:

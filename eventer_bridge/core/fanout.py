@@ -224,8 +224,7 @@ class Fanout:
 
 def _fail(group: _Group, error: Exception) -> None:
     """Close all receivers of a group."""
-    receivers = tuple(group.receivers)
-    for receiver in receivers:
+    for receiver in tuple(group.receivers):
         receiver.on_failed(error)
     mlog.error("clients cannot be told of a session", exc_info=error)
 

@@ -493,7 +493,8 @@ class Replay:
             end = self._end(server_id)
             result = await self._query(server_id, limits.REPLAY_PAGE_EVENTS, reading)
             n_events, more_follows = len(result.events), result.more_follows
-            first, last = [*(result.events[i].id for i in (0, -1) if n_events), None, None][:2]
+            first = result.events[0].id if n_events else None
+            last = result.events[-1].id if n_events else None
             n_deletions, is_gap = result.n_deletions, result.deleted is not None
             steps = self._wire.encode_replayed(result.events)
             del result  # its events may be large

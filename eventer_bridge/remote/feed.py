@@ -248,10 +248,8 @@ class Feed(aio.Resource):
                 raise RemoteProtocolError("answers without progress")
 
     def _note_missing(self, server_id: int, result: QueryResult) -> None:
-        known, self._n_deletions[server_id] = (
-            self._n_deletions.get(server_id),
-            result.n_deletions,
-        )
+        known = self._n_deletions.get(server_id)
+        self._n_deletions[server_id] = result.n_deletions
         if (last := result.deleted) is None or result.n_deletions == known:
             return
         if last.server != server_id:
