@@ -23,6 +23,7 @@ from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.session_block import LOCAL_ID_BYTES
 from eventer_bridge.backends.rocksdb.snapshot import STEP_ROWS, Snapshot
 from eventer_bridge.backends.rocksdb.store import Store
+from eventer_bridge.backends.rocksdb.wanted import EveryType
 from eventer_bridge.model import INT64_MAX, INT64_MIN, EventId, QueryServerParams
 
 FAMILY: Final = "reader"
@@ -117,7 +118,10 @@ def ext_find(
     while rows.valid() and (key := rows.key()).startswith(PREFIX + server):
         type_id, value = key[SERVER_KEY_BYTES:], rows.value()
         if not type_id:
-            if not is_later(value):
+            is_all = not known and isinstance(wanted, EveryType)
+            if is_all and is_later(value):
+                found = server + value[:LOCAL_ID_BYTES]
+            if is_all or not is_later(value):  # there may be very many types
                 break
         elif is_later(value) and (type_id == ANY_TYPE or type_id in wanted):
             found = server + value[:LOCAL_ID_BYTES]

@@ -87,8 +87,8 @@ async def test_relayed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None
         async with event_server(tmp_path, 1) as first:
             port = eventer_port(first)
             await register(first, 0, 5)
-            server = {"host": "127.0.0.1", "port": port}
-            relay = await stack.enter_async_context(running_gateway(eventer=server))
+            eventer = {"host": "127.0.0.1", "port": port}
+            relay = await stack.enter_async_context(running_gateway(eventer=eventer))
             while relay.core.status is not Status.OPERATIONAL:
                 await asyncio.sleep(0.01)
             peers = [
