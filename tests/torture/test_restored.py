@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from eventer_bridge.net import limits as net_limits
 from tests.torture import another_history, restored
 from tests.torture.report import no_progress
 
@@ -18,7 +17,6 @@ async def test_restored_while_a_replica_follows(
     assert outcome.endswith("of the replicas 1 refused to mix, 1 went on")
 
 
-async def test_readers_over_histories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(net_limits, "RECONNECT_MAX_S", 0.1)
+async def test_readers_over_histories(tmp_path: Path) -> None:
     outcome = await another_history.run(tmp_path, 6, random.Random(5), no_progress)
     assert outcome.endswith("times, and have what is stored")

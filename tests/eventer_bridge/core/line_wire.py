@@ -6,10 +6,9 @@ query TYPE               →  found COUNT
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from types import SimpleNamespace
 
-from eventer_bridge.backends.history import History
 from eventer_bridge.core.client_service import ClientService
 from eventer_bridge.core.client_session import ClientSession
 from eventer_bridge.core.session import Session
@@ -87,9 +86,7 @@ class Client(Stream[str]):
     def use_rights(self, rights: object) -> None: ...
     def keep_encoded(self, requests: object, sessions: object) -> None: ...
 
-    def send_accepted(
-        self, status: Status, extensions: Sequence[str], histories: Mapping[int, History]
-    ) -> None:
+    def send_accepted(self, status: Status, *_: object) -> None:
         self.send("welcome", status.name)
 
     def send_declined(self, reason: str) -> None:
