@@ -372,7 +372,10 @@ class Engine(ReplicaCore):
         """
         stored = query_all(self._backend.query, QueryLatestParams([history.ANY_TYPE]))
         found = history.read_all([event async for event in stored])
-        known = found.get(self._server_id)
+        known = found.pop(self._server_id, None)
+        found |= self.histories  # what was replicated meanwhile is newer
+        if known is not None:
+            found[self._server_id] = known
         for event in self._new_history(known):  # which it will announce when it starts
             assert isinstance(event.payload, JsonPayload)
             first = self._backend.high_water_mark(self._server_id).session + 1
