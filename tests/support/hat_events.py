@@ -2,7 +2,9 @@
 
 from typing import Any, Final
 
+from hat import json as hat_json
 from hat.event import common as event_common
+from msgspec import Raw
 
 from eventer_bridge.model import (
     BinaryPayload,
@@ -65,6 +67,14 @@ def register_event(event: RegisterEvent) -> Any:
     )
 
 
+def as_sent(event: RegisterEvent) -> RegisterEvent:
+    """The event as hat-event's client sends it, which writes JSON with spaces."""
+    if not isinstance(event.payload, JsonPayload):
+        return event
+    payload = JsonPayload(Raw(hat_json.encode(event.payload.value()).encode()))
+    return RegisterEvent(event.type, event.source_timestamp, payload)
+
+
 def event(event: Event) -> Any:
     """``hat.event.common.Event``."""
     return event_common.Event(
@@ -73,6 +83,24 @@ def event(event: Event) -> Any:
         _timestamp(event.timestamp),
         _timestamp(event.source_timestamp),
         _payload(event.payload),
+    )
+
+
+def event_of(theirs: Any) -> Event:
+    """The opposite of :func:`event`."""
+    payload: Payload | None = None
+    match theirs.payload:
+        case event_common.EventPayloadBinary(data_type, data):
+            payload = BinaryPayload(data_type, data)
+        case event_common.EventPayloadJson(value):
+            payload = JsonPayload.of(value)
+    source = theirs.source_timestamp
+    return Event(
+        EventId(*theirs.id),
+        theirs.type,
+        Timestamp(*theirs.timestamp),
+        source and Timestamp(*source),
+        payload,
     )
 
 

@@ -1,0 +1,117 @@
+"""Every event that is registered over any wire is told whole on every wire, whatever its session's
+size: by answers, notifications, queries and replays, here, through a relay and at a replica."""
+
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+import pytest
+import pytest_asyncio
+
+from eventer_bridge import limits, packed
+from mariner.gateway.gateway import Gateway
+from tests.wires import asking, readers, world
+from tests.wires.model import LARGE, LARGEST, SMALL, Case, MakeCase
+from tests.wires.world import World, eventer_port
+
+in_module = pytest.mark.asyncio(loop_scope="module")
+
+CASES: Final[dict[str, MakeCase]] = {**SMALL, **LARGE, **LARGEST}
+
+DEALT_WITH_ALIKE: Final = {"255 events", "1024 events", "1025 events", "2047 events", "fewer bytes"}
+"""Whose borders are those of answers, and who registers alone sees them."""
+
+TO_EVERYBODY: Final = {
+    "mariner": [i for i in (*SMALL, *LARGE) if i not in DEALT_WITH_ALIKE],
+    "hat-event": ["1 events", "some binary", "together", "2049 events"],
+    "relay": ["257 events", "together", "2049 events", "more bytes", "small ones around"],
+}
+TO_EVERYBODY_PLAIN: Final = {"mariner": ["1 events", "257 events", "some binary", "together"]}
+ALONE: Final = {"mariner": [*SMALL, *LARGE], "eventer": [*SMALL, *LARGE, *LARGEST]}
+ALONE_PLAIN: Final = {"mariner": SMALL, "eventer": SMALL}
+
+
+def of_wires(
+    compiled: Mapping[str, Collection[str]], plain: Mapping[str, Collection[str]]
+) -> pytest.MarkDecorator:
+    """Cases by the wires over which they are registered, where small ones are packed or not."""
+    return pytest.mark.parametrize(
+        ("how", "wire", "name"),
+        [
+            (how, wire, name)
+            for how, wires in (("compiled", compiled), ("plain", plain))
+            for wire, names in wires.items()
+            for name in names
+        ],
+        indirect=["how"],
+    )
+
+
+def made(wire: str, name: str) -> Case:
+    """A case, of which RSB is to know a scope as well."""
+    return CASES[name](f"{wire}-{name}".replace(" ", "-").replace(",", ""))
+
+
+@pytest.fixture(scope="module")
+def how(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Whether requests and answers are packed."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "plain":
+            world.without_compiled(patch)
+        elif not packed.IS_COMPILED:
+            pytest.skip("eventer_bridge.packed is not compiled (no compiler)")
+        yield request.param
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def everybody(how: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
+    """Everybody listens."""
+    async with world.world(tmp_path_factory.mktemp("wires")) as it:
+        is_packing = it.gateways.origin.mariner.service.known_types is not None
+        assert is_packing is (how == "compiled")
+        yield it
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def nobody(how: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Gateway]:
+    """Nobody listens, so that sessions of several events are kept as their answers."""
+    async with world.one_gateway(tmp_path_factory.mktemp("wire")) as gateway:
+        yield gateway
+
+
+@in_module
+@of_wires(TO_EVERYBODY, TO_EVERYBODY_PLAIN)
+async def test_everybody_is_told_of_every_event(everybody: World, wire: str, name: str) -> None:
+    case = made(wire, name)
+    await everybody.check(case, await world.register(everybody.gateways, wire, case))
+
+
+@in_module
+@pytest.mark.parametrize("how", ["compiled"], indirect=True)
+@pytest.mark.parametrize("n_events", [1, 2 * limits.STEP_EVENTS + 1])
+async def test_everybody_is_told_of_every_event_of_rsb(everybody: World, n_events: int) -> None:
+    expected = await world.by_rsb(everybody, f"rsb-{n_events}", n_events)
+    await everybody.check(Case(f"rsb-{n_events}", []), expected)
+
+
+@in_module
+@of_wires(ALONE, ALONE_PLAIN)
+async def test_who_registers_alone_is_told_of_every_event(
+    nobody: Gateway, wire: str, name: str
+) -> None:
+    case = made(wire, name)
+    port = nobody.mariner.port
+    if wire == "eventer":
+        expected = await world.by_eventer(eventer_port(nobody), case)
+    else:
+        expected = await world.by_mariner(port, case)
+    async with readers.mariner(port) as connected:
+        asked = asking.queries(expected, expected.events[0].id, None)[1:3]
+        await asking.check_queries("Mariner", connected.query, asked, expected)
+
+
+@pytest.mark.parametrize("name", LARGEST)
+async def test_everybody_is_told_of_the_largest(tmp_path: Path, name: str) -> None:
+    case = made("mariner", name)
+    async with world.world(tmp_path, is_short=True) as everybody:
+        await everybody.check(case, await world.register(everybody.gateways, "mariner", case))
