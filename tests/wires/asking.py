@@ -134,16 +134,20 @@ def query_of_hat(client: Any) -> QueryCb:
     return query
 
 
-async def check_replay(name: str, port: int, before: EventId, expected: Expected) -> None:
+async def check_replay(
+    name: str, port: int, before: EventId, expected: Expected, **keys: Any
+) -> None:
     """See that who saw events up to ``before`` gets what was registered since."""
-    async with mariner(port, subscriptions=ALL, start=[before]) as connected:
+    async with mariner(port, subscriptions=ALL, start=[before], **keys) as connected:
         found = [event async for event in _replayed(connected)]
     assert not (wrong := difference(found, expected.events)), f"{name}: {wrong}"
 
 
-async def check_cursor(name: str, port: int, before: EventId, expected: Expected) -> None:
+async def check_cursor(
+    name: str, port: int, before: EventId, expected: Expected, **keys: Any
+) -> None:
     """See that a cursor goes on in the middle of what was told, where that was acknowledged."""
-    keys: dict[str, Any] = {"subscriptions": ALL, "cursor": name, "start": [before]}
+    keys = {"subscriptions": ALL, "cursor": name, "start": [before], **keys}
     events = expected.events
     async with mariner(port, **keys) as connected:
         batch = await anext(aiter(connected.replay()))

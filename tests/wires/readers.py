@@ -111,10 +111,15 @@ async def mariner(port: int, **keys: Any) -> AsyncIterator[mariner_client.Client
 
 @contextlib.asynccontextmanager
 async def mariner_reader(
-    port: int, name: str, patterns: Sequence[EventType] = ALL, **keys: Any
+    port: int,
+    name: str,
+    patterns: Sequence[EventType] = ALL,
+    *,
+    told: Sequence[EventType] | None = None,
+    **keys: Any,
 ) -> AsyncIterator[Reader]:
-    """Subscribed over Mariner."""
-    reader = Reader(name, patterns)
+    """Subscribed over Mariner, and told of these types, or ``told``."""
+    reader = Reader(name, told or patterns)
     async with mariner(port, subscriptions=patterns, **keys) as connected:
 
         async def read() -> None:
@@ -126,9 +131,11 @@ async def mariner_reader(
 
 
 @contextlib.asynccontextmanager
-async def live_replay(port: int, name: str, **keys: Any) -> AsyncIterator[Reader]:
+async def live_replay(
+    port: int, name: str, *, told: Sequence[EventType] = ALL, **keys: Any
+) -> AsyncIterator[Reader]:
     """Up to date by ``start``, and then told of what is new."""
-    reader = Reader(name)
+    reader = Reader(name, told)
     async with mariner(port, subscriptions=ALL, start="earliest", **keys) as connected:
 
         async def read() -> None:
@@ -142,13 +149,19 @@ async def live_replay(port: int, name: str, **keys: Any) -> AsyncIterator[Reader
 
 @contextlib.asynccontextmanager
 async def eventer_reader(
-    port: int, name: str, patterns: Sequence[EventType] = ALL, **keys: Any
+    port: int,
+    name: str,
+    patterns: Sequence[EventType] = ALL,
+    *,
+    told: Sequence[EventType] | None = None,
+    client_name: str = "test",
+    **keys: Any,
 ) -> AsyncIterator[Reader]:
     """Subscribed over Eventer, with our client."""
-    reader = Reader(name, patterns)
+    reader = Reader(name, told or patterns)
     at = chatter.Address("127.0.0.1", port, False)
     async with await eventer_client.connect(
-        at, name, subscriptions=patterns, on_events=reader.hear, **keys
+        at, client_name, subscriptions=patterns, on_events=reader.hear, **keys
     ):
         yield reader
 

@@ -10,8 +10,9 @@ import pytest_asyncio
 
 from eventer_bridge import limits, packed
 from mariner.gateway.gateway import Gateway
+from tests.support.event_servers import event_server, events_of
 from tests.wires import asking, readers, world
-from tests.wires.model import LARGE, LARGEST, SMALL, Case, MakeCase
+from tests.wires.model import LARGE, LARGEST, SMALL, Case, MakeCase, difference
 from tests.wires.world import World, eventer_port
 
 in_module = pytest.mark.asyncio(loop_scope="module")
@@ -83,15 +84,15 @@ async def nobody(how: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIte
 @of_wires(TO_EVERYBODY, TO_EVERYBODY_PLAIN)
 async def test_everybody_is_told_of_every_event(everybody: World, wire: str, name: str) -> None:
     case = made(wire, name)
-    await everybody.check(case, await world.register(everybody.gateways, wire, case))
+    await everybody.play(case.name, world.register(everybody.gateways, wire, case))
 
 
 @in_module
 @pytest.mark.parametrize("how", ["compiled"], indirect=True)
 @pytest.mark.parametrize("n_events", [1, 2 * limits.STEP_EVENTS + 1])
 async def test_everybody_is_told_of_every_event_of_rsb(everybody: World, n_events: int) -> None:
-    expected = await world.by_rsb(everybody, f"rsb-{n_events}", n_events)
-    await everybody.check(Case(f"rsb-{n_events}", []), expected)
+    name = f"rsb-{n_events}"
+    await everybody.play(name, world.by_rsb(everybody, name, n_events))
 
 
 @in_module
@@ -114,4 +115,17 @@ async def test_who_registers_alone_is_told_of_every_event(
 async def test_everybody_is_told_of_the_largest(tmp_path: Path, name: str) -> None:
     case = made("mariner", name)
     async with world.world(tmp_path, is_short=True) as everybody:
-        await everybody.check(case, await world.register(everybody.gateways, "mariner", case))
+        await everybody.play(case.name, world.register(everybody.gateways, "mariner", case))
+
+
+async def test_who_replicates_later_has_every_event(tmp_path: Path) -> None:
+    """It reads pages, of which a session takes several."""
+    async with world.one_gateway(tmp_path) as origin:
+        for name in ("4097 events", "together", "3 times the bytes", "small ones around"):
+            await world.by_mariner(origin.mariner.port, made("mariner", name))
+        expected = await events_of(origin, 1)
+        port = {1: eventer_port(origin)}
+        async with event_server(tmp_path, 2, remotes=port) as replica:
+            await world.until_replicated(replica, origin)
+            found = await events_of(replica, 1)
+    assert not (wrong := difference(found[: len(expected)], expected)), wrong

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -20,10 +20,10 @@ from eventer_bridge.sharing.memory import account_of_process
 from mariner.gateway.gateway import Gateway
 from tests.eventer_bridge.rsb.peers import RawPeer as RsbPeer
 from tests.support import hat_events
-from tests.support.inprocess import running_gateway
+from tests.support.inprocess import APP, running_gateway
 from tests.wires import asking, readers
 from tests.wires.model import FEW_TYPES, ROOT, SOME, Case, Expected, difference
-from tests.wires.readers import Reader, rsb_form
+from tests.wires.readers import TIMEOUT_S, Reader, rsb_form
 
 LISTEN: Final = {"host": "127.0.0.1", "port": 0}
 
@@ -61,25 +61,53 @@ def _core(path: Path, server_id: int, **keys: Any) -> dict[str, Any]:
 
 
 @contextlib.asynccontextmanager
-async def one_gateway(path: Path, *, has_rsb: bool = False) -> AsyncIterator[Gateway]:
-    """One that keeps what is registered."""
-    bridge = {**LISTEN, "mode": "server", "scopes_in": ["/w/"], "scopes_out": ["/w/"]}
-    core = _core(path, 1, **({"rsb": bridge} if has_rsb else {}))
-    async with running_gateway(event_core=core) as gateway:
+async def one_gateway(
+    path: Path, *, has_rsb: bool = False, clients: list[dict[str, Any]] | None = None
+) -> AsyncIterator[Gateway]:
+    """One that keeps what is registered.
+
+    Args:
+        path: for its store.
+        has_rsb: whether there is a bridge.
+        clients: those who are let in, on both wires; None: one that may do everything.
+    """
+    keys: dict[str, Any] = {}
+    if has_rsb:
+        keys["rsb"] = {**LISTEN, "mode": "server", "scopes_in": ["/w/"], "scopes_out": ["/w/"]}
+    if clients is not None:
+        others = [{**APP, "name": name} for name in ("event/2", "mariner/test")]
+        keys["eventer_server"] = {**LISTEN, "clients": [*clients, *others]}
+    async with running_gateway(clients, event_core=_core(path, 1, **keys)) as gateway:
         yield gateway
 
 
 @contextlib.asynccontextmanager
-async def three_gateways(path: Path, *, has_rsb: bool) -> AsyncIterator[Gateways]:
-    """See :class:`Gateways`."""
-    async with one_gateway(path, has_rsb=has_rsb) as origin:
-        remote = {"host": "127.0.0.1", "port": eventer_port(origin)}
-        replication = [{"server_id": 1, **remote}]
+async def three_gateways(
+    path: Path, *, has_rsb: bool = False, clients: list[dict[str, Any]] | None = None
+) -> AsyncIterator[Gateways]:
+    """See :class:`Gateways`, and :func:`one_gateway`."""
+    async with one_gateway(path, has_rsb=has_rsb, clients=clients) as origin:
+        token = None if clients is None else "secret"
+        remote = {"host": "127.0.0.1", "port": eventer_port(origin), "token": token}
+        core = _core(path, 2, replication=[{"server_id": 1, **remote}])
         async with (
-            running_gateway(eventer={**remote, "token": None}) as relay,
-            running_gateway(event_core=_core(path, 2, replication=replication)) as replica,
+            running_gateway(clients, eventer=remote) as relay,
+            running_gateway(clients, event_core=core) as replica,
         ):
             yield Gateways(origin, relay, replica)
+
+
+async def until_replicated(replica: Gateway, origin: Gateway) -> None:
+    """Wait until one has what the other has stored by now."""
+    last = origin.core.last_persisted(1)
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            while replica.core.last_persisted(1) < last:
+                await asyncio.sleep(0.005)
+    except TimeoutError:
+        has = replica.core.last_persisted(1)
+        text = f"replica: has session {has}, not {last}, after {TIMEOUT_S:g} s"
+        raise AssertionError(text) from None
 
 
 class World:
@@ -98,22 +126,27 @@ class World:
         self.last = EventId(1, 1, 1)
         self.is_whole = True
 
-    async def check(self, case: Case, expected: Expected) -> None:
-        """See that everybody is told of what was registered last."""
-        try:
-            for reader, by_session in self.readers.items():
-                await reader.check(case.name, expected, by_session=by_session)
-            await self._ask(case, expected)
-        except BaseException:
-            self.is_whole = False
-            raise
-        finally:
-            self.last = expected.events[-1].id
+    async def play(self, name: str, registering: Awaitable[Expected], *, asks: bool = True) -> None:
+        """See that everybody is told of what is registered.
 
-    async def _ask(self, case: Case, expected: Expected) -> None:
+        Args:
+            name: of the case.
+            registering: registers it.
+            asks: whether to ask for it, too.
+        """
+        self.is_whole, was_whole = False, self.is_whole
+        expected = await registering
+        last, self.last = self.last, expected.events[-1].id
+        for reader, by_session in self.readers.items():
+            await reader.check(name, expected, by_session=by_session)
+        if asks:
+            await self._ask(name, last, expected)
+        self.is_whole = was_whole
+
+    async def _ask(self, name: str, last: EventId, expected: Expected) -> None:
         """Ask for it on every wire."""
         origin, relay, replica = self.gateways
-        last, n_events = self.last, len(expected.events)
+        n_events = len(expected.events)
         port = origin.mariner.port
         is_whole = n_events <= asking.MANY_EVENTS
         page = n_events // 3 + 1
@@ -135,7 +168,7 @@ class World:
                 asked = [whole[0], pages[1]]
                 await asking.check_queries("hat-event", query, asked, expected.as_read_by_hat)
         await asking.check_replay("replay", port, last, expected)
-        await asking.check_cursor(case.name, replica.mariner.port, last, expected)
+        await asking.check_cursor(name, replica.mariner.port, last, expected)
 
 
 def _listening(
