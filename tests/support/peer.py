@@ -7,6 +7,8 @@ from typing import Any, Self
 
 import msgspec
 
+from tests.support.waiting import TIMEOUT_S, within
+
 INIT: dict[str, Any] = {
     "msg_type": "init_req",
     "client_name": "app",
@@ -63,9 +65,11 @@ class RawPeer:
 
     async def receive(self) -> Any:
         """Next message; ``asyncio.IncompleteReadError`` if the server closed."""
-        size = (await self.reader.readexactly(1))[0]
-        length = int.from_bytes(await self.reader.readexactly(size), "big")
-        return msgspec.json.decode(await self.reader.readexactly(length))
+        _, port, *_ = self.writer.get_extra_info("peername")
+        async with within(f"the next message of port {port}", TIMEOUT_S):
+            size = (await self.reader.readexactly(1))[0]
+            length = int.from_bytes(await self.reader.readexactly(size), "big")
+            return msgspec.json.decode(await self.reader.readexactly(length))
 
     async def receive_answer(self) -> Any:
         """Next message that is no ping: who sends no more is asked whether it is still there."""
@@ -81,7 +85,8 @@ class RawPeer:
     async def is_closed_by_server(self) -> bool:
         """Whether the server ends the connection without another message; waits for it."""
         try:
-            return await self.reader.read(1) == b""
+            async with within("the end of a connection", TIMEOUT_S):
+                return await self.reader.read(1) == b""
         except ConnectionError:
             return True
 

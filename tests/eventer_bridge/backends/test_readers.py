@@ -11,6 +11,7 @@ from eventer_bridge import limits
 from eventer_bridge.backends.base import QueryLoad
 from eventer_bridge.backends.readers import LargeCb, PauseCb, Readers
 from eventer_bridge.errors import ClosedError, StorageError
+from tests.support.waiting import until
 
 
 class Costly:
@@ -60,11 +61,6 @@ def n_large(works: Iterable[Large]) -> int:
 def cheap(pause: PauseCb, become_large: LargeCb) -> str:
     pause()
     return "cheap"
-
-
-async def until(is_so: Callable[[], object]) -> None:
-    while not is_so():
-        await asyncio.sleep(0.001)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from eventer_bridge import chatter
 from eventer_bridge.chatter.codec import Dialect, Msg, encode
 from eventer_bridge.net.framing import encode_frame
 from tests.eventer_bridge.chatter.samples import hat_decode
+from tests.support.waiting import within
 
 ANY: Final = chatter.parse_address("tcp+sbs://127.0.0.1:0")
 
@@ -34,7 +35,7 @@ class Recorder(chatter.Handler):
 
     async def ask(self, data: bytes = b"what") -> bytes:
         asked = self.connection.send("Test.MsgAsk", data, last=False)
-        async with asyncio.timeout(60):
+        async with within("an answer to Test.MsgAsk"):
             message = await self.messages.get()
         assert message.conversation is asked
         return message.data
@@ -119,13 +120,15 @@ class RawPeer:
         self.writer.write(b"".join(encode_frame(encode(i, self.dialect)) for i in msgs))
 
     async def receive(self) -> Msg:
-        size = (await self.reader.readexactly(1))[0]
-        length = int.from_bytes(await self.reader.readexactly(size), "big")
-        return hat_decode(await self.reader.readexactly(length), self.dialect)
+        async with within("the next message of chatter"):
+            size = (await self.reader.readexactly(1))[0]
+            length = int.from_bytes(await self.reader.readexactly(size), "big")
+            return hat_decode(await self.reader.readexactly(length), self.dialect)
 
     async def is_closed_by_peer(self) -> bool:
         """Whether the connection ends without another byte; waits for it."""
         try:
-            return await self.reader.read(1) == b""
+            async with within("the end of a connection"):
+                return await self.reader.read(1) == b""
         except ConnectionError:
             return True

@@ -1,6 +1,5 @@
 """An Eventer server for tests, and a client that sends what it likes."""
 
-import asyncio
 import contextlib
 import ssl
 from collections.abc import AsyncIterator, Sequence
@@ -24,10 +23,9 @@ from eventer_bridge.eventer.messages import (
 from eventer_bridge.eventer.server import EventerServer
 from eventer_bridge.model import Event, EventType, JsonPayload, RegisterEvent, Status
 from tests.eventer_bridge.chatter.peers import Recorder
+from tests.support.waiting import until, within
 
 M = TypeVar("M")
-
-TIMEOUT_S = 60.0
 
 
 class Serving(NamedTuple):
@@ -65,7 +63,7 @@ class Peer(Recorder):
 
     async def receive(self, message_type: type[M]) -> tuple[M, chatter.Message]:
         """The next message, which has to be of this type."""
-        async with asyncio.timeout(TIMEOUT_S):
+        async with within(message_type.__name__):
             message = await self.messages.get()
         decoded = codec.decode(message.type, message.data)
         assert isinstance(decoded, message_type), decoded
@@ -89,7 +87,7 @@ class Peer(Recorder):
 
     async def close_reason(self) -> str:
         """Why it was closed; waits for that."""
-        async with asyncio.timeout(TIMEOUT_S):
+        async with within("the end of a connection"):
             return await self.closed
 
 
@@ -120,6 +118,4 @@ async def initialised(
 
 async def closed(server: EventerServer, reason: str, count: int = 1) -> None:
     """Wait until the server has closed so many connections for this reason."""
-    async with asyncio.timeout(TIMEOUT_S):
-        while server.stats.closed[reason] < count:
-            await asyncio.sleep(0.005)
+    await until(lambda: server.stats.closed[reason] >= count)

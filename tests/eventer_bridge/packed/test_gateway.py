@@ -40,6 +40,7 @@ from tests.eventer_bridge.packed.messages import Writer
 from tests.eventer_bridge.packed.support import compiled, decode_events, event_text, request
 from tests.support.inprocess import APP, running_gateway
 from tests.support.peer import RawPeer
+from tests.support.waiting import until
 
 pytestmark = compiled
 
@@ -364,14 +365,9 @@ async def test_retention_counts_what_was_packed(
     assert sum(staged) > 35
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        await asyncio.sleep(0)
-
-
 async def gathered(backend: RocksDbBackend, n_events: int) -> None:
     """Wait until so many events are not committed yet."""
-    await until(lambda: sum(i.commit.n_events for i in backend._groups) == n_events)
+    await until(lambda: sum(i.commit.n_events for i in backend._groups) == n_events, pause_s=0)
 
 
 async def fail_with_new_types(gateway: Gateway, peer: RawPeer, *names: str) -> list[bytes]:
@@ -391,7 +387,7 @@ async def fail_with_new_types(gateway: Gateway, peer: RawPeer, *names: str) -> l
             if known is not None:  # all but the first one were asked for again
                 assert len(known) >= n_known + len(names) - 1
             may_sync.release()
-            await until(lambda: backend.failure is not None)
+            await until(lambda: backend.failure is not None, pause_s=0)
         may_sync.release(1_000)
         await recovered(backend)
     return [await answer(peer) for _ in range(2 * len(names) - 1)]
@@ -447,7 +443,7 @@ async def test_what_was_packed_before_the_store_was_opened_again(tmp_path: Path)
         async with await RawPeer.init(gateway.mariner.port) as peer:
             await answers(peer, [request(event_text("a", 1))])
             await fail_with_new_types(gateway, peer, "p", "q", "r")
-            await until(lambda: core.status.name == "OPERATIONAL")
+            await until(lambda: core.status.name == "OPERATIONAL", pause_s=0)
             peer.send(request(event_text("r", 1, "r")))
             await answer(peer)
             peer.send(request(event_text("q", 1, "q")))

@@ -2,11 +2,12 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Final, Self
 
 from eventer_bridge.rsb import codec
 from eventer_bridge.rsb.event import RsbEvent
+from tests.support.waiting import within
 
 TIMEOUT_S: Final = 60.0
 
@@ -42,14 +43,14 @@ class RawPeer:
 
     async def receive_notification(self) -> bytes:
         """The next notification; ``asyncio.IncompleteReadError`` if the other side ended."""
-        async with asyncio.timeout(TIMEOUT_S):
+        async with within("the next event of RSB"):
             size = int.from_bytes(await self.reader.readexactly(4), "little")
             return await self.reader.readexactly(size)
 
     async def is_ended(self) -> bool:
         """Whether the other side ends without another byte; waits for it."""
         try:
-            async with asyncio.timeout(TIMEOUT_S):
+            async with within("the end of a connection"):
                 return await self.reader.read(1) == b""
         except ConnectionError:
             return True
@@ -64,7 +65,7 @@ class RawServer:
 
     async def accept(self, handshake: bytes = b"\0\0\0\0") -> RawPeer:
         """The next connection, with the handshake written."""
-        async with asyncio.timeout(TIMEOUT_S):
+        async with within("a connection to the bus"):
             peer = await self._peers.get()
         peer.writer.write(handshake)
         return peer
@@ -87,13 +88,3 @@ async def raw_server(port: int = 0) -> AsyncIterator[RawServer]:
         server.close()
         for writer in writers:
             writer.close()
-
-
-async def until(condition: Callable[[], bool | Awaitable[bool]]) -> None:
-    """Wait for a state."""
-    async with asyncio.timeout(TIMEOUT_S):
-        while True:
-            holds = condition()
-            if holds if isinstance(holds, bool) else await holds:
-                return
-            await asyncio.sleep(0.005)

@@ -14,11 +14,12 @@ from eventer_bridge.rsb import payloads
 from eventer_bridge.rsb.event import RsbEvent, now_us
 from eventer_bridge.rsb.introspection import RSB_SCOPE
 from mariner.gateway.gateway import Gateway
-from tests.eventer_bridge.rsb.peers import TIMEOUT_S, RawPeer, raw_server, until
+from tests.eventer_bridge.rsb.peers import TIMEOUT_S, RawPeer, raw_server
 from tests.eventer_bridge.rsb.samples import OTHER, sample
 from tests.support.inprocess import running_gateway
 from tests.support.peer import RawPeer as MarinerPeer
 from tests.support.peer import event, register_req
+from tests.support.waiting import until
 
 
 @contextlib.asynccontextmanager

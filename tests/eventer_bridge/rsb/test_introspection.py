@@ -6,9 +6,10 @@ from uuid import UUID, uuid4
 from eventer_bridge.rsb.event import Informer, RsbEvent, parse_scope
 from eventer_bridge.rsb.introspection import PARTICIPANTS_SCOPE
 from eventer_bridge.rsb.messages import Bye, Hello
-from tests.eventer_bridge.rsb.peers import RawPeer, raw_server, until
+from tests.eventer_bridge.rsb.peers import RawPeer, raw_server
 from tests.eventer_bridge.rsb.samples import sample
 from tests.eventer_bridge.rsb.test_bridge import bridging, rsb_port, stats
+from tests.support.waiting import until
 
 TOOL = Informer(PARTICIPANTS_SCOPE)
 

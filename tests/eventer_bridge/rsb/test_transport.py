@@ -21,8 +21,9 @@ from eventer_bridge.rsb.connection import Received, RsbConnection
 from eventer_bridge.rsb.event import RsbEvent
 from eventer_bridge.rsb.stats import RsbStats
 from eventer_bridge.rsb.transport import BusClient, BusServer
-from tests.eventer_bridge.rsb.peers import RawPeer, raw_server, until
+from tests.eventer_bridge.rsb.peers import RawPeer, raw_server
 from tests.eventer_bridge.rsb.samples import sample
+from tests.support.waiting import until
 
 EVENT: Final = sample()
 FRAME: Final = codec.encode_frame(codec.encode(EVENT))

@@ -1,11 +1,11 @@
 """Waiting in a fair line, and letting in some at a time: one of each client in turn."""
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
 
 from eventer_bridge.sharing.fairness import FairGate, FairLine
+from tests.support.waiting import until
 
 
 class Work:
@@ -33,15 +33,10 @@ def work() -> Work:
     return Work(FairGate(2))
 
 
-async def until(is_so: Callable[[], object]) -> None:
-    while not is_so():
-        await asyncio.sleep(0)
-
-
 async def test_clients_take_turns(work: Work) -> None:
     names = ["a1", "a2", "a3", "a4", "b1", "b2", "c1"]
     tasks = [work.start(name) for name in names]
-    await until(lambda: len(work.begun) == 2)
+    await until(lambda: len(work.begun) == 2, pause_s=0)
     for n in range(len(names)):
         while len(work.begun) <= n:
             await asyncio.sleep(0)
@@ -52,23 +47,23 @@ async def test_clients_take_turns(work: Work) -> None:
 
 async def test_who_gives_up_waiting_never_begins(work: Work) -> None:
     tasks = [work.start(name) for name in ("a1", "a2", "a3", "b1")]
-    await until(lambda: len(work.begun) == 2)
+    await until(lambda: len(work.begun) == 2, pause_s=0)
     tasks[2].cancel()
     work.releases["a1"].set()
-    await until(lambda: len(work.begun) == 3)
+    await until(lambda: len(work.begun) == 3, pause_s=0)
     assert work.begun == ["a1", "a2", "b1"]
 
 
 async def test_what_nobody_waits_for_keeps_its_place_until_it_is_done(work: Work) -> None:
     tasks = [work.start(name) for name in ("a1!", "a2", "b1")]
-    await until(lambda: len(work.begun) == 2)
+    await until(lambda: len(work.begun) == 2, pause_s=0)
     tasks[0].cancel()
     await asyncio.wait(tasks[:1])
     for _ in range(10):
         await asyncio.sleep(0)
     assert work.begun == ["a1!", "a2"]
     work.releases["a1!"].set()
-    await until(lambda: len(work.begun) == 3)
+    await until(lambda: len(work.begun) == 3, pause_s=0)
 
 
 async def test_a_failure_gives_its_place_back(work: Work) -> None:
@@ -84,15 +79,15 @@ async def test_a_failure_gives_its_place_back(work: Work) -> None:
 async def test_a_client_has_few_of_the_places() -> None:
     work = Work(FairGate(3, 2))
     tasks = [work.start(name) for name in ("a1", "a2", "a3", "a4", "b1", "b2")]
-    await until(lambda: len(work.begun) == 3)
+    await until(lambda: len(work.begun) == 3, pause_s=0)
     assert work.begun == ["a1", "a2", "b1"]
     work.releases["b1"].set()
-    await until(lambda: len(work.begun) == 4)
+    await until(lambda: len(work.begun) == 4, pause_s=0)
     assert work.begun[3] == "b2"
     work.releases["b2"].set()  # nobody but a waits: its place stays free
     await tasks[5]
     work.releases["a2"].set()
-    await until(lambda: len(work.begun) == 5)
+    await until(lambda: len(work.begun) == 5, pause_s=0)
     assert work.begun[4] == "a3"
     for release in work.releases.values():
         release.set()

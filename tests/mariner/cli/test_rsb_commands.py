@@ -11,10 +11,11 @@ import pytest
 import pytest_asyncio
 
 from mariner.gateway.gateway import Gateway
-from tests.eventer_bridge.rsb.peers import RawPeer, raw_server, until
+from tests.eventer_bridge.rsb.peers import RawPeer, raw_server
 from tests.eventer_bridge.rsb.samples import sample
 from tests.eventer_bridge.rsb.test_bridge import bridging, rsb_port, stats
 from tests.support import forked
+from tests.support.waiting import until
 
 
 class Shell(NamedTuple):

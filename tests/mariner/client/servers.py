@@ -49,12 +49,6 @@ def register_event(*event_type: str, value: Any = None) -> RegisterEvent:
     return RegisterEvent(event_type, None, JsonPayload.of(value))
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for a state; the test's timeout is the bound."""
-    while not condition():
-        await asyncio.sleep(0.005)
-
-
 class ScriptedPeer(RawPeer):
     """The server's end of a connection, without manners."""
 

@@ -25,9 +25,9 @@ from tests.mariner.client.servers import (
     closed_by_client,
     register_event,
     scripted,
-    until,
 )
 from tests.support.certificates import make_certificates
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

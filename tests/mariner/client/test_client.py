@@ -33,9 +33,10 @@ from mariner.errors import (
     RegisterError,
     RemoteProtocolError,
 )
-from tests.mariner.client.servers import MIB, Server, register_event, running, until
+from tests.mariner.client.servers import MIB, Server, register_event, running
 from tests.support.certificates import make_certificates
 from tests.support.gateway import gateway
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

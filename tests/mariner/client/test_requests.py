@@ -17,8 +17,8 @@ from tests.mariner.client.servers import (
     closed_by_client,
     register_event,
     scripted,
-    until,
 )
+from tests.support.waiting import until
 
 
 async def test_what_was_sent_is_told_from_what_was_not() -> None:

@@ -26,6 +26,7 @@ from tests.support import proxy
 from tests.support.inprocess import metrics_of_wire, running_gateway
 from tests.support.peer import RawPeer, event, register_req
 from tests.support.shell import Shell, lines
+from tests.support.waiting import until
 
 EVENT: Final = RegisterEvent(("a",), None, JsonPayload.of(1))
 LISTEN: Final = {"host": "127.0.0.1", "port": 0}
@@ -54,12 +55,6 @@ async def broken(gateway: Gateway) -> AsyncIterator[None]:
         yield
         assert gateway._backend.failure is not None
     await recovered(gateway._backend)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for a state; the test's timeout is the bound."""
-    while not condition():
-        await asyncio.sleep(0.002)
 
 
 def eventer_port(gateway: Gateway) -> int:

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ from tests.mariner.gateway.reloaded import Running, running
 from tests.support.certificates import make_certificates
 from tests.support.inprocess import APP, metrics_of
 from tests.support.peer import RawPeer, event, register_req
+from tests.support.waiting import until
 
 TIMEOUT_S: Final = 60.0
 OTHER: Final = {**APP, "name": "other"}
@@ -42,12 +43,6 @@ def with_quota(**bounds: int | None) -> dict[str, Any]:
 
 def many(n_events: int, register_id: int = 1) -> dict[str, Any]:
     return register_req(register_id, *[event("a", value=i) for i in range(n_events)])
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(TIMEOUT_S):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 def account(gateway: Gateway, name: str = "app", wire: str = "mariner") -> Any:

@@ -8,9 +8,10 @@ from prometheus_client import CollectorRegistry
 
 from eventer_bridge.rsb.event import MetaData, RsbEvent, RsbEventId, parse_scope
 from mariner.gateway.rsb_metrics import RsbLatency
-from tests.eventer_bridge.rsb.peers import RawPeer, until
+from tests.eventer_bridge.rsb.peers import RawPeer
 from tests.eventer_bridge.rsb.samples import SENDER, sample
 from tests.support.gateway import gateway
+from tests.support.waiting import until
 
 
 def observed(*metas: MetaData) -> CollectorRegistry:

@@ -11,10 +11,10 @@ from eventer_bridge.eventer import client as eventer
 from eventer_bridge.model import EventType, JsonPayload, QueryLatestParams, RegisterEvent
 from mariner.gateway.gateway import Gateway
 from tests.eventer_bridge.rsb.peers import RawPeer as RsbPeer
-from tests.eventer_bridge.rsb.peers import until
 from tests.eventer_bridge.rsb.samples import sample
 from tests.support.inprocess import APP, running_gateway
 from tests.support.peer import RawPeer, event, register_req
+from tests.support.waiting import until
 
 REFUSAL = "more are allowed for this client (max_event_types: 3)"
 """Of a client with a quota of 3."""

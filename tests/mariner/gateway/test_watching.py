@@ -5,7 +5,7 @@ import contextlib
 import json
 import logging
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from tests.mariner.gateway.reloaded import Running, client, running
 from tests.support.gateway import gateway
 from tests.support.inprocess import APP
 from tests.support.peer import INIT, RawPeer, event, register_req
+from tests.support.waiting import until
 
 NEW: Final = client(name="new")
 
@@ -52,12 +53,6 @@ async def watched(tmp_path: Path, **keys: Any) -> AsyncIterator[Running]:
             assert not task.done()
         finally:
             task.cancel()
-
-
-async def until(is_so: Callable[[], object]) -> None:
-    async with asyncio.timeout(60):
-        while not is_so():
-            await asyncio.sleep(0.01)
 
 
 async def until_looked(count: int) -> None:

@@ -1,8 +1,6 @@
 """Clients that ask and leave, and what their queries cost others."""
 
-import asyncio
 import contextlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +9,7 @@ import pytest
 from tests.support.inprocess import running_gateway
 from tests.support.peer import RawPeer, event, register_req
 from tests.support.slow_reading import SlowReading
+from tests.support.waiting import until
 
 QUERY: dict[str, Any] = {
     "msg_type": "query_req",
@@ -20,11 +19,6 @@ QUERY: dict[str, Any] = {
     "order_by": "TIMESTAMP",
 }
 SLOW: dict[str, Any] = {**QUERY, "max_results": SlowReading.MARK}
-
-
-async def until(is_so: Callable[[], object]) -> None:
-    while not is_so():
-        await asyncio.sleep(0.005)
 
 
 @pytest.mark.parametrize("leave", ["close", "abort"])

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import socket
 import struct
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from mariner.gateway.gateway import Gateway
 from tests.eventer_bridge.backends.faults import being_synced, held_sync
 from tests.support.inprocess import APP, running_gateway
 from tests.support.peer import INIT, RawPeer, event, register_req
+from tests.support.waiting import until
 from tests.torture.attacks import eventer, rsb
 from tests.torture.attacks.attack import Target
 
@@ -28,12 +29,6 @@ OTHER: Final = {**APP, "name": "other"}
 EVENTER: Final = {"host": "127.0.0.1", "port": 0, "token": "insider"}
 RSB: Final = {"host": "127.0.0.1", "port": 0, "mode": "server", "scopes_in": ["/"]}
 LARGE_BYTES: Final = 400_000
-
-
-async def until(is_so: Callable[[], object]) -> None:
-    async with asyncio.timeout(TIMEOUT_S):
-        while not is_so():
-            await asyncio.sleep(0.005)
 
 
 def held() -> int:

@@ -20,6 +20,7 @@ from mariner.gateway.gateway import Gateway
 from tests.support.certificates import make_certificates
 from tests.support.inprocess import running_gateway
 from tests.support.peer import INIT, RawPeer, event, register_req
+from tests.support.waiting import until
 
 TIMEOUT_S: Final = 60.0
 FOREVER_S: Final = 3600.0
@@ -52,12 +53,6 @@ def stats_of(gateway: Gateway, log_in: LoginCb) -> ServerStats:
         return gateway.mariner.stats
     assert gateway.eventer_server is not None
     return gateway.eventer_server.stats
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(TIMEOUT_S):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 @contextlib.asynccontextmanager
