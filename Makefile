@@ -76,9 +76,9 @@ torture: $(READY)  ## kill -9, full disks, failing syncs, damaged files, clocks 
 	-$(PIP_INSTALL) --only-binary atheris -e '.[torture]'
 	$(BIN)/python -m tests.torture
 	SANITIZED_INPUTS=50_000 $(PYTEST) -m slow
-	EXAMPLES=200 $(BIN)/python -m pytest -q tests/eventer_bridge/backends/test_stateful.py
+	EXAMPLES=200 $(BIN)/python -m pytest -q -o timeout=3600 tests/eventer_bridge/backends/test_stateful.py
 	EXAMPLES=500 $(BIN)/python -m pytest -q -o timeout=3600 -m hypothesis tests/eventer_bridge tests/mariner
-	SPARK_EXAMPLES=20 $(BIN)/python -m pytest -q tests/spark/source tests/spark/reports
+	SPARK_EXAMPLES=20 $(BIN)/python -m pytest -q -o timeout=3600 tests/spark/source tests/spark/reports
 	DIFFERENTIAL_MESSAGES=100_000 $(BIN)/python -m pytest -q -o timeout=600 tests/mariner/wire/test_differential.py tests/eventer_bridge/eventer/test_differential.py
 
 mutate: $(READY)  ## change the code in small ways, one at a time, and see if a test notices

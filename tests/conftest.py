@@ -45,6 +45,12 @@ forked.enable()
 LONG: Final = ("spark", "torture", "perf", "eventer_bridge/backends", "test_wheel.py")
 """Begun first, so that no worker is left alone with one of them in the end."""
 
+PATIENT: Final = ("spark", "torture", "perf", "deploy", "console", "test_wheel.py", "test_build.py")
+"""They start a JVM, browsers, builds or many processes, which take a minute on a busy machine."""
+
+PATIENT_TIMEOUT_S: Final = 600
+"""For these, and for what is ``slow``; a test that needs more says so itself."""
+
 
 def pytest_report_header() -> str:
     """Tests that are left out are told of."""
@@ -72,7 +78,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group("spark"))
         elif asyncio_mark is not None and asyncio_mark.kwargs.get("loop_scope") == "module":
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
+        _give_time(item)
     items.sort(key=lambda item: not item.path.relative_to(ROOT).as_posix().startswith(LONG))
+
+
+def _give_time(item: pytest.Item) -> None:
+    """Some tests may take longer than others before they are taken to hang."""
+    usual_s = float(item.config.getini("timeout") or 0)
+    is_patient = item.path.relative_to(ROOT).as_posix().startswith(PATIENT)
+    if (
+        0 < usual_s < PATIENT_TIMEOUT_S  # else somebody asked for more, or for no limit
+        and (is_patient or item.get_closest_marker("slow"))
+        and not item.get_closest_marker("timeout")
+    ):
+        item.add_marker(pytest.mark.timeout(PATIENT_TIMEOUT_S))
 
 
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:

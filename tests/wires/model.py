@@ -53,7 +53,7 @@ MIXED: Final[list[MakePayload]] = [
 
 
 class Case(NamedTuple):
-    """What one client registers, without waiting for an answer in between.
+    """What one client registers, after the first request without waiting for an answer in between.
 
     Attributes:
         name: of the case, a segment of all of its types.
@@ -98,7 +98,7 @@ def with_bytes(name: str, n_events: int, n_bytes: int) -> list[RegisterEvent]:
 def after_types(name: str, asked: Sequence[RegisterEvent]) -> Case:
     """A case whose types are known, so that it is packed where it can be."""
     types = dict.fromkeys(event.type for event in asked)
-    return Case(name, [[RegisterEvent(i, None, None)] for i in types] + [[*asked]])
+    return Case(name, [[RegisterEvent(i, None, None) for i in types], [*asked]])
 
 
 class Expected:
@@ -243,7 +243,7 @@ SMALL: Final[dict[str, MakeCase]] = {
     "bytes": _bytes(40, _BYTES),
     "new types": _new_types(_TYPES + 1, _TYPES),
     # more than are gathered at a time
-    "together": _sessions(*[1, 2, 3, 1] * 40),
+    "together": _sessions(3, *[1, 2, 3, 1] * 40),
 }
 """Sessions that are dealt with at once, which may be packed."""
 

@@ -111,6 +111,7 @@ async def test_who_registers_alone_is_told_of_every_event(
         await asking.check_queries("Mariner", connected.query, asked, expected)
 
 
+@pytest.mark.timeout(600)  # 18 s of CPU: ten connections with 65,536 events each
 @pytest.mark.parametrize("name", LARGEST)
 async def test_everybody_is_told_of_the_largest(tmp_path: Path, name: str) -> None:
     case = made("mariner", name)
