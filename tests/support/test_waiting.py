@@ -1,6 +1,7 @@
 """What is waited for in vain is named."""
 
 import asyncio
+import socket
 
 import pytest
 
@@ -28,8 +29,7 @@ async def test_another_timeout_is_not_taken_for_its_own() -> None:
 
 async def test_a_message_that_does_not_come_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.support.peer.TIMEOUT_S", 0.01)
-    async with await asyncio.start_server(lambda *_: None, "127.0.0.1", 0) as silent:
-        port = silent.sockets[0].getsockname()[1]
-        async with await RawPeer.connect(port) as peer:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # nobody accepts
+        async with await RawPeer.connect(silent.getsockname()[1]) as peer:
             with pytest.raises(AssertionError, match="in vain for the next message of port"):
                 await peer.receive()
