@@ -300,6 +300,13 @@ machine lost its power."""
 IDLE_COURSE_PERIOD_S: Final = 600.0
 """The same while nothing else is committed: a sync."""
 
+MAX_SEEN_AHEAD_S: Final = 600.0
+"""How far the timestamps of another server of a group may be ahead of the clock of this machine to
+be followed: clocks that nobody sets are minutes apart. One that is wrong by hours or years would
+make those of the whole group wrong."""
+
+assert MAX_SEEN_AHEAD_S <= MAX_CLOCK_AHEAD_S
+
 assert MAX_PENDING_EVENTS * 2 <= RESERVED_SESSIONS, (
     "a session has at least one event, so that what is pending must never outrun the ids"
     " that are already reserved on disk"

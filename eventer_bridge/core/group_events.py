@@ -113,11 +113,19 @@ def is_told(event_type: EventType, server_id: int) -> bool:
 
 
 def retention(keys_s: float) -> tuple[RetentionRule, ...]:
-    """Rules for what need not be kept of them; ``keys_s``: how long request keys are kept."""
+    """Rules for what need not be kept of them, to stand before those of users.
+
+    No rule of a user applies to them: one for everything would delete them before a server that is
+    away has them. How much there is of them is bounded by request keys and parked events.
+
+    Args:
+        keys_s: how long request keys are kept.
+    """
     return (
         RetentionRule((("event", "?", REQUEST),), duration_s=keys_s),
         # the latest event of each type is kept, whatever the rule says
         RetentionRule((("event", "?", CURSOR, "?"),), max_entries=1),
+        RetentionRule((("event", "?", PARKED, "?"),)),  # without a limit: each tells of another one
     )
 
 

@@ -61,6 +61,8 @@ class ReplicaCore(SessionCore):
         if found is not None and found != self.histories.get(server_id):
             self.histories = {**self.histories, server_id: found}
             self._notify_other_history(server_id)
+        if self._is_in_group:
+            self._session_ids.see(events[0].timestamp)
         try:
             key = self._take_over_told(events) if self._is_in_group else None
         except EventerBridgeError as e:

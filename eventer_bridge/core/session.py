@@ -25,6 +25,7 @@ from eventer_bridge import limits
 from eventer_bridge.backends.base import Backend
 from eventer_bridge.backends.request_keys import RequestKey
 from eventer_bridge.backends.type_budget import TypeQuota
+from eventer_bridge.core.clock import ahead_s
 from eventer_bridge.errors import LimitError
 from eventer_bridge.model import (
     Event,
@@ -392,13 +393,26 @@ class SessionIdAllocator:
 
     @property
     def newest(self) -> Timestamp:
-        """The greatest timestamp used."""
+        """The greatest timestamp used, or the least that may be."""
         return self._timestamp
 
     def now(self) -> Timestamp:
         """The wall clock, or the greatest timestamp used so far if that is later."""
         self._timestamp = timestamp = max(self._timestamp, Timestamp.now())
         return timestamp
+
+    def see(self, timestamp: Timestamp) -> None:
+        """Give only later timestamps than one that another server of the group gave.
+
+        What is registered after it took over from a server whose clock is ahead is found behind
+        what that one registered. A clock that is wrong by more (``limits.MAX_SEEN_AHEAD_S``) is not
+        followed.
+        """
+        if timestamp >= self._timestamp and ahead_s(timestamp) <= limits.MAX_SEEN_AHEAD_S:
+            # equal ones are ordered by server
+            self._timestamp = Timestamp(
+                *divmod(timestamp.s * 1_000_000 + timestamp.us + 1, 1_000_000)
+            )
 
     def create_events(
         self,

@@ -114,6 +114,10 @@ class SessionCore(EventCore):
         self._session_ids = SessionIdAllocator(backend, server_id)
         self._types = TypeChecks(backend, server_id, lambda: self._phase is Status.STARTING)
         self._is_in_group = is_in_group and backend.is_keeping
+        if is_in_group:
+            for i in backend.servers():
+                if (timestamp := backend.last_session(i).timestamp) is not None:
+                    self._session_ids.see(timestamp)
         self._hand_over = HandOver(
             backend, self._types, conditions, self._session_ids, tells_keys=self._is_in_group
         )

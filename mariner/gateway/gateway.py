@@ -524,7 +524,7 @@ async def _create_backend(
 def _retention(
     config: CoreConfig, backend: MemoryConfig | RocksDbConfig
 ) -> tuple[RetentionRule, ...]:
-    """The rules of the configuration, and those for what is told in a group."""
+    """The rules for what is told in a group, and those of the configuration."""
     if config.monitor is None:
         return backend.retention
-    return (*backend.retention, *group_events.retention(backend.request_keys.duration_s))
+    return (*group_events.retention(backend.request_keys.duration_s), *backend.retention)

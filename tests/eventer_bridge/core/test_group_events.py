@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,9 @@ from eventer_bridge.model import (
     EventType,
     JsonPayload,
     Payload,
+    QueryLatestParams,
     QueryServerParams,
+    QueryTimeseriesParams,
     RegisterEvent,
     Source,
     SourceType,
@@ -32,6 +35,7 @@ from eventer_bridge.model import (
 )
 from eventer_bridge.subscription import Subscription
 from tests.eventer_bridge.backends.oracle import request_key
+from tests.support.shifted import ShiftedClock
 
 SOURCE = Source(SourceType.CONNECTION, 7)
 REQUEST: EventType = ("event", "1", "request")
@@ -368,3 +372,49 @@ async def test_many_cursors_are_told_of_in_turns() -> None:
         assert len(active._told_sessions) == 3
         await replicate(active, standby)
         assert len([*cursors_of(standby)]) == limits.TOLD_CURSORS * 2 + 1
+
+
+async def newest(core: Engine) -> list[EventId]:
+    """The newest event of type ``a``: as the latest one, and at the end of the timeseries."""
+    queries = QueryLatestParams([("a",)]), QueryTimeseriesParams([("a",)], max_results=1)
+    return [(await core.query(i)).events[0].id for i in queries]
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_what_comes_after_a_take_over_is_newer_though_the_clock_is_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_restarted: bool
+) -> None:
+    clock = ShiftedClock(monkeypatch)
+    backend = await rocksdb.create(tmp_path / "store")
+    async with member(2) as dead:
+        await dead.start()
+        standby = Engine(backend, 1, is_in_group=True)
+        last = dead.register(SOURCE, [of("a")])
+        await last.committed
+        await replicate(dead, standby)
+        if is_restarted:
+            await standby.async_close()
+            standby = Engine(backend, 1, is_in_group=True)
+        clock.seconds = -30
+        await standby.start()
+        again = standby.register(SOURCE, [of("a")])
+        await again.committed
+        assert await newest(standby) == [again.events[0].id] * 2
+        assert again.events[0].timestamp > last.events[0].timestamp
+        await standby.async_close()
+    await backend.async_close()
+
+
+async def test_a_clock_that_is_far_ahead_is_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = ShiftedClock(monkeypatch)
+    async with group() as (active, standby):
+        await active.register(SOURCE, [of("a")]).committed
+        await replicate(active, standby)
+        clock.seconds = limits.MAX_SEEN_AHEAD_S + 60
+        await active.register(SOURCE, [of("a")]).committed
+        clock.seconds = 0
+        await replicate(active, standby)
+        await standby.start()
+        session = standby.register(SOURCE, [of("a")])
+        await session.committed
+        assert abs(session.events[0].timestamp.to_float() - time.time()) < 60

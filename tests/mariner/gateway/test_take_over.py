@@ -25,6 +25,7 @@ from tests.support.pair import StartCb, pair
 
 POLL_INTERVAL_S = 0.02
 CURSOR_OF_FIRST = ("event", "1", "cursor", "?")
+PARKED_OF_FIRST = ("event", "1", "parked", "?")
 
 
 @contextlib.asynccontextmanager
@@ -188,6 +189,12 @@ class Reading:
         await self._connection.ping()
         return values(events)
 
+    async def park(self, n_events: int) -> None:
+        """Park the next so many events."""
+        batch = await anext(self._batches)
+        await batch.first(n_events).ack({i.id: "bad" for i in batch.events[:n_events]})
+        await self._connection.ping()
+
 
 @contextlib.asynccontextmanager
 async def reader(gateway: Gateway, name: str = "c", **keys: Any) -> AsyncIterator[Reading]:
@@ -244,3 +251,35 @@ async def test_a_reader_that_saw_more_than_the_standby_has_waits_for_nothing(
             async with client_of(returned, Status.OPERATIONAL) as at_first:
                 await at_first.register([of(3)])
                 assert await reading.read(1, acknowledges=False) == [3]
+
+
+async def test_no_rule_of_users_deletes_what_the_standby_is_to_know(tmp_path: Path) -> None:
+    n_events = 60
+    rule = {"subscriptions": [["*"]], "max_entries": 2}
+
+    def backend(server_id: int) -> dict[str, Any]:
+        path = str(tmp_path / str(server_id) / "events")
+        return {"type": "rocksdb", "path": path, "retention": [rule]}
+
+    async with pair(tmp_path) as (start, _):
+        first = await start(1)
+        async with client_of(first, Status.OPERATIONAL) as at_first:
+            answers = [await at_first.register([of(i)], str(i)) for i in range(n_events)]
+            async with reader(first, start=[]) as reading:
+                await reading.park(20)
+            await until_stored(at_first, 20, *PARKED_OF_FIRST)
+        await kill(first)
+        first = await start(1, backend=backend(1))
+        async with client_of(first, Status.OPERATIONAL) as at_first:
+            while len(await stored(at_first)) == n_events:
+                await asyncio.sleep(POLL_INTERVAL_S)
+            second = await start(2, backend=backend(2))
+            async with client_of(second) as at_second:
+                await at_first.register([of("last")])
+                while "last" not in values(await stored(at_second)):
+                    await asyncio.sleep(POLL_INTERVAL_S)
+                await kill(first)
+                await at_second.wait_status(Status.OPERATIONAL)
+                assert len(await stored(at_second, *PARKED_OF_FIRST)) >= 20
+                for i, answer in enumerate(answers):
+                    assert await at_second.register([of(i)], str(i)) == answer
