@@ -9,6 +9,7 @@ Belongs to the event loop's thread.
 """
 
 import asyncio
+import contextlib
 import functools
 import logging
 from collections.abc import Iterable
@@ -98,14 +99,20 @@ class ServerGroup(aio.Resource):
     @property
     def is_other_active(self) -> bool:
         """Whether another server is connected and not STANDBY."""
-        statuses = (i.remote_status for i in chain(self.replications, self._members.values()))
-        return any(i not in {None, Status.STANDBY} for i in statuses)
+        return bool(self._active())
+
+    def _active(self) -> list[Replication]:
+        everyone = chain(self.replications, self._members.values())
+        return [i for i in everyone if i.remote_status not in {None, Status.STANDBY}]
 
     async def wait_others_standby(self) -> None:
-        """Wait while :attr:`is_other_active`."""
-        while self.is_other_active:
+        """Wait while :attr:`is_other_active`; connections that are not answered are given up."""
+        while active := self._active():
             self._status_changed.clear()
-            await self._status_changed.wait()
+            await asyncio.gather(*(i.check_answers(limits.MEMBER_ANSWER_S) for i in active))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(limits.MEMBER_ANSWER_S):
+                    await self._status_changed.wait()
 
     async def catch_up(self, timeout_s: float) -> None:
         """Wait until everything is kept that the listed servers had stored before this call.

@@ -15,6 +15,11 @@ READY_CATCH_UP_S: Final = 60.0
 TAKE_OVER_CATCH_UP_S: Final = 5.0
 """How long it then waits for the last events, when nobody is active."""
 
+MEMBER_ANSWER_S: Final = 3.0
+"""How long the active server of a group may leave a ping unanswered when the Monitor Server blesses
+another one: one that is stopped, or whose host is silent, does not go on. Should it be busy for
+longer, both are active until it has found out."""
+
 MAX_FOLLOWED_EVENTS: Final = 1_024
 """Events of a remote Event Server waiting for their commit; above it, the server is not read from.
 Local registrations are committed after them, some 5 ms later, and find a core that is not full of

@@ -145,6 +145,19 @@ class Replication(aio.Resource):
         """Wait until everything received is kept."""
         await self._feed.wait_delivered()
 
+    async def check_answers(self, timeout_s: float) -> None:
+        """Give the connection up if the remote server answers nothing on it for so long."""
+        client = self._client
+        if client is None:
+            return
+        try:
+            async with asyncio.timeout(timeout_s):
+                await client.ping()
+        except (TimeoutError, EventerBridgeError):
+            extra = {"server": self.remote_id, "timeout_s": timeout_s}
+            mlog.warning("server does not answer: it counts as gone", extra=extra)
+            client.close()
+
     @property
     def lag_s(self) -> float:
         """Seconds for which events may have been missing (``lag``)."""

@@ -4,7 +4,10 @@ import asyncio
 import contextlib
 import functools
 import logging
+import os
+import signal
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +23,7 @@ from eventer_bridge.model import Status
 from eventer_bridge.remote import limits, replication
 from eventer_bridge.remote.group import ServerGroup, server_data
 from eventer_bridge.remote.replication import Replication
+from tests.support.gateway import gateway
 
 POLL_INTERVAL_S = 0.01
 TOKEN = "pair"
@@ -102,6 +106,31 @@ async def test_a_lost_server_is_waited_for_no_longer() -> None:
             await active(group)
             waiting = asyncio.create_task(group.wait_others_standby())
         await waiting
+
+
+async def test_one_that_is_stopped_is_waited_for_no_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MEMBER_ANSWER_S", 0.2)
+    conf = {"server_id": 2, "eventer_server": {"host": "127.0.0.1", "port": 0, "token": TOKEN}}
+    async with (
+        standby() as core,
+        ServerGroup(core, TOKEN, ()) as group,
+        gateway(tmp_path, core=conf) as other_one,
+    ):
+        assert other_one.eventer_port is not None
+        address = chatter.Address(other_one.host, other_one.eventer_port)
+        group.update([server_data(2, address, TOKEN)])
+        await active(group)
+        waiting = asyncio.create_task(group.wait_others_standby())
+        await asyncio.wait([waiting], timeout=3 * limits.MEMBER_ANSWER_S)
+        assert not waiting.done()  # it answers
+        os.kill(other_one.pid, signal.SIGSTOP)
+        try:
+            async with asyncio.timeout(10):
+                await waiting
+        finally:
+            os.kill(other_one.pid, signal.SIGCONT)
 
 
 async def test_configured_replications_are_members() -> None:
