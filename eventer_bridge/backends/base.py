@@ -131,6 +131,32 @@ class Backend(aio.Resource, abc.ABC):
     def history_id(self) -> str:
         """Name of the store's history (see ``history``)."""
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether it has all that it ever had, as far as it knows.
+
+        True from :meth:`note_whole` on, also when the same store is opened again. False of a new
+        store, a restored one, or a copy.
+        """
+        return False
+
+    async def note_whole(self) -> None:
+        """Note that nothing is missing.
+
+        Raises:
+            StorageError: it cannot be noted.
+        """
+
+    @abc.abstractmethod
+    async def begin_history(self, server_id: int) -> None:
+        """Begin another history, as a restore does; nothing of the server is under way.
+
+        Session ids of it go on far above those that it may have given.
+
+        Raises:
+            EventerBridgeError: as :meth:`register`.
+        """
+
     @abc.abstractmethod
     def last_session(self, server_id: int) -> HighWaterMark:
         """The last stored session of a server, even if deleted; reservations do not count.

@@ -5,10 +5,12 @@ Everything runs on the event loop's thread.
 
 import abc
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 
 from hat import aio, util
 
+from eventer_bridge import limits
 from eventer_bridge.backends import history
 from eventer_bridge.backends.base import Backend, HighWaterMark, QueryLoad
 from eventer_bridge.backends.common import failed
@@ -27,6 +29,7 @@ class VolatileBackend(Backend):
         self._marks: dict[int, HighWaterMark] = {}
         self._reserved: dict[int, int] = {}
         self._history_id = history.new_id()
+        self._is_whole = False
 
     @abc.abstractmethod
     def _keep(self, events: Sequence[Event], quota: TypeQuota | None, n_asked: int) -> None:
@@ -58,6 +61,21 @@ class VolatileBackend(Backend):
     def history_id(self) -> str:
         """See :class:`Backend`; nothing outlives it."""
         return self._history_id
+
+    @property
+    def is_whole(self) -> bool:
+        """See :class:`Backend`."""
+        return self._is_whole
+
+    async def note_whole(self) -> None:
+        """See :class:`Backend`."""
+        self._is_whole = True
+
+    async def begin_history(self, server_id: int) -> None:
+        """See :class:`Backend`."""
+        self._history_id = history.new_id()
+        mark = self.high_water_mark(server_id).session
+        self._reserved[server_id] = max(time.time_ns() // 1_000, mark + limits.RESTORED_SESSIONS)
 
     def last_session(self, server_id: int) -> HighWaterMark:
         """See :class:`Backend`."""

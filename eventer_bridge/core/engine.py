@@ -42,6 +42,7 @@ from eventer_bridge.errors import (
     EventerBridgeError,
     ModuleError,
     NotOperationalError,
+    StorageError,
 )
 from eventer_bridge.model import (
     EventId,
@@ -106,6 +107,9 @@ class Engine(ReplicaCore):
         conditions: conditions of events.
         hold_s: see :func:`create`.
         is_in_group: whether other servers may take over (``group_events``).
+
+    Attributes:
+        waits_for: why it is not started, if somebody can do something about it.
     """
 
     def __init__(
@@ -124,6 +128,7 @@ class Engine(ReplicaCore):
             backend, server_id, conditions, has_modules=has_modules, is_in_group=is_in_group
         )
         self._async_group = aio.Group()
+        self.waits_for: str | None = None
         self._is_started = False  # STARTED is registered, and STOPPED is not
         self._announcer = Announcer(server_id, self._register_announced)
         self._starting_or_stopping = asyncio.Lock()
@@ -181,7 +186,7 @@ class Engine(ReplicaCore):
 
     async def check_ready(self) -> None:
         """See :class:`EventCore`."""
-        for fault in (self._backend.failure, self._clock.fault):
+        for fault in (self._backend.failure, self._clock.fault, self.waits_for):
             if fault is not None:
                 raise NotOperationalError(fault)
         await super().check_ready()
@@ -203,6 +208,9 @@ class Engine(ReplicaCore):
             if self._phase is not Status.STANDBY or not self.is_open:
                 return
             self._enter(Status.STARTING)
+            if self.is_regaining:
+                self.is_regaining = False
+                self._session_ids.renew()
             known = await self.read_histories()
             await self._session_ids.reserve()
             if self._module_confs:
@@ -221,9 +229,39 @@ class Engine(ReplicaCore):
                 audit.info("restored", extra=extra)
             await self._register_status("STARTED", begun)
             self._is_started = True
+            await self.note_whole()
             if self._runner is not None and self._runner.is_abandoned:
                 raise ModuleError("modules cannot go on")
             self._enter(Status.OPERATIONAL)
+
+    @property
+    def is_whole(self) -> bool:
+        """See ``Backend.is_whole``."""
+        return self._backend.is_whole
+
+    async def note_whole(self) -> None:
+        """See ``Backend.note_whole``; a failure is logged."""
+        try:
+            await self._backend.note_whole()
+        except StorageError as e:
+            mlog.warning("event store cannot be noted as whole", extra={"reason": str(e)})
+
+    async def begin_regaining(self) -> None:
+        """Take events of this server from others, which have more of them, until it is started.
+
+        It will go on far above them, with another history: clients may have seen more than anybody
+        still has.
+
+        Raises:
+            NotOperationalError: it is not STANDBY.
+            EventerBridgeError: the store failed.
+        """
+        if self._phase is not Status.STANDBY:
+            raise NotOperationalError(f"server is {self._phase.name}, not STANDBY")
+        if not self.is_regaining:
+            await self._backend.begin_history(self._server_id)
+            self._session_ids.renew()
+            self.is_regaining = True
 
     async def stop(self, *, is_last: bool = False) -> None:
         """Become STANDBY, whatever it is; each step of it is bounded.

@@ -29,7 +29,13 @@ mlog = logging.getLogger(__name__)
 
 
 class ReplicaCore(SessionCore):
-    """A core that keeps sessions of other servers, too."""
+    """A core that keeps sessions of other servers, too.
+
+    Attributes:
+        is_regaining: whether it takes events of its own that others have (``remote.own_events``).
+    """
+
+    is_regaining = False
 
     def replicated(self, server_id: int) -> HighWaterMark:
         """The last session of another server that is kept; ``timestamp`` is None where none is.
@@ -45,6 +51,8 @@ class ReplicaCore(SessionCore):
     def replicate(self, events: Sequence[Event]) -> asyncio.Future[None]:
         """Keep a session of another server as it is, and notify observers, whatever the status is.
 
+        Sessions of this one are taken only while it :attr:`is_regaining`.
+
         Args:
             events: events of one session of that server, as ``Backend.register`` asks for:
                 later than everything of it that was handed over before.
@@ -53,7 +61,7 @@ class ReplicaCore(SessionCore):
             A future that is done when they are durable; never to be cancelled.
         """
         server_id = events[0].id.server
-        if server_id == self._server_id:
+        if server_id == self._server_id and not self.is_regaining:
             error = InvalidEventError(f"events of server {server_id}, which is this one")
             return failed(self._loop.create_future(), error)
         n_bytes = payload_bytes(events)

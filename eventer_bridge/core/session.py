@@ -371,11 +371,16 @@ class SessionIdAllocator:
     def __init__(self, backend: Backend, server_id: int) -> None:
         self._backend = backend
         self.server_id = server_id
-        mark = backend.high_water_mark(server_id)
+        self._timestamp = Timestamp(0, 0)
+        self.renew()
+
+    def renew(self) -> None:
+        """Go on behind what is stored and reserved; nothing is under way."""
+        mark = self._backend.high_water_mark(self.server_id)
         self._session = mark.session
         self._ceiling = mark.session  # session ids up to here are reserved durably
         self._asked_ceiling = mark.session
-        self._timestamp = mark.timestamp or Timestamp(0, 0)
+        self._timestamp = max(self._timestamp, mark.timestamp or self._timestamp)
 
     def next_sessions(self, n_sessions: int = 1) -> int:
         """Allocate consecutive session ids, greater than all before; returns the first.

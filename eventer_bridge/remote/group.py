@@ -114,17 +114,33 @@ class ServerGroup(aio.Resource):
                 async with asyncio.timeout(limits.MEMBER_ANSWER_S):
                     await self._status_changed.wait()
 
-    async def catch_up(self, timeout_s: float) -> None:
+    @property
+    def listed(self) -> dict[int, Replication | None]:
+        """The servers that the Monitor Server lists, and their replications; None: not yet."""
+        known = {i: found.replication for i, found in self._found.items()} | self._members
+        return {i: known.get(i) for i in self._servers.keys() | self._listed_members}
+
+    async def wait_changed(self, until_s: float | None = None) -> None:
+        """Wait until what is known of the others changes; or until then, by the loop's time."""
+        self._status_changed.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(until_s):
+                await self._status_changed.wait()
+
+    def note_changed(self) -> None:
+        """Something of what is known of the others changed."""
+        self._status_changed.set()
+
+    async def catch_up(self, timeout_s: float | None) -> None:
         """Wait until everything is kept that the listed servers had stored before this call.
 
         Args:
-            timeout_s: how long at most.
+            timeout_s: how long at most; None: as long as it takes.
         """
         try:
             async with asyncio.timeout(timeout_s):
                 while behind := self._behind():
-                    self._status_changed.clear()
-                    await self._status_changed.wait()
+                    await self.wait_changed()
                 for i in [*self.replications, *self._members.values()]:
                     await i.wait_delivered()
         except TimeoutError:
@@ -132,9 +148,8 @@ class ServerGroup(aio.Resource):
 
     def _behind(self) -> list[int]:
         """The listed servers with which it has not caught up."""
-        known = {i: found.replication for i, found in self._found.items()} | self._members
-        listed = self._servers.keys() | self._listed_members
-        return sorted(i for i in listed if i not in known or not known[i].is_caught_up)
+        listed = self.listed.items()
+        return sorted(i for i, found in listed if found is None or not found.is_caught_up)
 
     def update(self, servers: Iterable[Any]) -> None:
         """Take the current list of the Monitor Server.
@@ -155,7 +170,7 @@ class ServerGroup(aio.Resource):
         self._reasons = reasons
         self._servers = listed
         self._servers_changed.set()
-        self._status_changed.set()  # one that is not listed any more is not waited for
+        self.note_changed()  # one that is not listed any more is not waited for
 
     def _take(self, data: Any, listed: dict[int, chatter.Address]) -> None:
         server = msgspec.convert(data, ServerData)
@@ -182,7 +197,7 @@ class ServerGroup(aio.Resource):
             member.register_remote_status_cb(self._on_remote_status)
 
     def _on_remote_status(self) -> None:
-        self._status_changed.set()
+        self.note_changed()
         self._servers_changed.set()  # one that is not listed may have disconnected
 
     async def _replicate_loop(self) -> None:
@@ -204,6 +219,7 @@ class ServerGroup(aio.Resource):
         for server_id, address in self._servers.items():
             if server_id not in self._found:
                 self._found[server_id] = _Found(address, self._create(server_id, address))
+                self.note_changed()
 
     def _create(self, server_id: int, address: chatter.Address) -> Replication:
         mlog.info("server of the group", extra={"server": server_id, "address": str(address)})

@@ -10,7 +10,9 @@ MAX_GROUP_SERVERS: Final = 16
 other. A monitor server may report any number."""
 
 READY_CATCH_UP_S: Final = 60.0
-"""How long a server of a group that comes back lets the active one go on, to catch up with it."""
+"""How long a server of a group that comes back lets the active one go on, to catch up with it; and
+how long it waits to be told what the other one has of its own events. One whose store is new, or
+was restored, waits for as long as it takes (``own_events``)."""
 
 TAKE_OVER_CATCH_UP_S: Final = 5.0
 """How long it then waits for the last events, when nobody is active."""
@@ -43,6 +45,10 @@ network has hiccups of some seconds."""
 
 MAX_SYNCED_LAG_EVENTS: Final = 100_000
 """The same in events: 2 s at the speed of catching up."""
+
+REFUSED_PERIOD_S: Final = 2.0
+"""Period of comparing the events of a server that is not replicated, because they do not continue
+those kept here, again: a member of a group gets them back."""
 
 LEFT_OUT_REPORT_S: Final = 10.0
 """Period of events that inform a remote Event Server of more skipped events."""

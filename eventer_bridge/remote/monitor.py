@@ -17,6 +17,7 @@ Belongs to the event loop's thread.
 """
 
 import asyncio
+import functools
 import logging
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
@@ -31,7 +32,7 @@ from eventer_bridge.core.engine import Engine
 from eventer_bridge.errors import EventerBridgeError
 from eventer_bridge.net import limits as net_limits
 from eventer_bridge.net.retry import keep_trying
-from eventer_bridge.remote import limits
+from eventer_bridge.remote import limits, own_events
 from eventer_bridge.remote.group import ServerGroup, server_data
 from eventer_bridge.remote.replication import Replication
 
@@ -62,6 +63,8 @@ def create(
     monitor: chatter.Address,
     member: Member,
     replications: Iterable[Replication] = (),
+    *,
+    accepts_loss: bool = False,
 ) -> "Monitor":
     """Become a member of a group; connects, and reconnects, in the background.
 
@@ -71,8 +74,10 @@ def create(
         member: this server.
         replications: existing ones; the returned monitor replicates the other servers of the
             group.
+        accepts_loss: whether to become active without events of this server that others may have
+            (``own_events``).
     """
-    return Monitor(engine, monitor, member, replications)
+    return Monitor(engine, monitor, member, replications, accepts_loss)
 
 
 class Monitor(aio.Resource):
@@ -88,11 +93,14 @@ class Monitor(aio.Resource):
         monitor: chatter.Address,
         member: Member,
         replications: Iterable[Replication],
+        accepts_loss: bool,
     ) -> None:
         self._engine = engine
         self._address = monitor
         self._member = member
         self._group = ServerGroup(engine, member.token, replications)
+        self._accepts_loss = accepts_loss
+        self._has_own_events = False
         self._activity: _Activity | None = None
         self._is_known = asyncio.Event()
         self._async_group = aio.Group()
@@ -163,8 +171,27 @@ class Monitor(aio.Resource):
     async def _get_ready(self, component: Component) -> None:
         """Let another server that is active go on until this one has its events."""
         await self._is_known.wait()
-        await self._group.catch_up(limits.READY_CATCH_UP_S)
+        if self._has_own_events:
+            await self._group.catch_up(limits.READY_CATCH_UP_S)
+        else:
+            await self._get_own_events()
         await component.set_ready(True)
+
+    async def _get_own_events(self) -> None:
+        """Have everything here that this server knew before, if it ran before."""
+        engine = self._engine
+        extra = {"address": str(self._address)}
+        regain = functools.partial(
+            own_events.regain, engine, self._group, accepts_loss=self._accepts_loss
+        )
+        await keep_trying(regain, EventerBridgeError, mlog, "own events are not here", extra)
+        must_have_all = not (engine.is_whole or self._accepts_loss)
+        if must_have_all:  # request keys that the others took
+            engine.waits_for = "it gets the events of the other servers of its group first"
+        await self._group.catch_up(None if must_have_all else limits.READY_CATCH_UP_S)
+        await engine.note_whole()
+        engine.waits_for = None
+        self._has_own_events = True
 
     def _create_activity(self, component: Component) -> "_Activity":
         self._activity = _Activity(self._engine, self._group, self.close)

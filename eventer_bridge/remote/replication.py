@@ -59,6 +59,9 @@ _REFUSED: Final = (
 )
 """What to do; the reason is logged beside it."""
 
+_REFUSED_FOR_NOW: Final = "server is not replicated for now: its events are not those kept here"
+"""Of one that is not active."""
+
 
 def create(engine: Engine, remote_id: int, connect: ConnectCb) -> "Replication":
     """Create the replication of a server, which runs until it is closed.
@@ -77,13 +80,14 @@ class Replication(aio.Resource):
     Attributes:
         remote_id: the server whose events they are.
         state: how far it is; None while there is no connection, or none to the same store.
+        connect: connects to the remote server.
     """
 
     def __init__(self, engine: Engine, remote_id: int, connect: ConnectCb) -> None:
         self.remote_id = remote_id
         self.state: FeedState | None = None
+        self.connect = connect
         self._engine = engine
-        self._connect = connect
         self._loop = asyncio.get_running_loop()
         self._client: EventerClient | None = None
         self._remote_status_cbs = util.CallbackRegistry()
@@ -179,7 +183,7 @@ class Replication(aio.Resource):
         return 0.0 if self._timestamp is None else clock.ahead_s(self._timestamp)
 
     async def _connect_feed(self, on_events: EventsCb) -> EventerClient:
-        return await self._connect(
+        return await self.connect(
             subscriptions=[("*",)],
             server_id=self.remote_id,
             persisted=True,
@@ -189,19 +193,28 @@ class Replication(aio.Resource):
 
     async def _known(self, client: EventerClient) -> Mapping[int, EventId | None]:
         session_id, self._timestamp = self._engine.replicated(self.remote_id)
-        reason = await self._following.begin(client, session_id, self._timestamp)
-        self._is_refused = reason is not None
-        if reason is not None:
-            self._on_client(client)
-            extra = {
-                "server": self.remote_id,
-                "peer": client.peer,
-                "last_session": session_id,
-                "reason": reason,
-            }
-            mlog.error(_REFUSED, extra=extra)
-            await client.wait_closing()  # its status counts all the same
-            raise ClosedError(f"connection lost: {client.close_reason}")
+        logged = None
+        while reason := await self._following.begin(client, session_id, self._timestamp):
+            self._is_refused = True
+            self._on_client(client)  # its status counts all the same
+            # one that is not active may be about to get its events back (``own_events``)
+            log = mlog.error, _REFUSED
+            if client.status is not Status.OPERATIONAL:
+                log = mlog.warning, _REFUSED_FOR_NOW
+            if log != logged:
+                extra = {
+                    "server": self.remote_id,
+                    "peer": client.peer,
+                    "last_session": session_id,
+                    "reason": reason,
+                }
+                log[0](log[1], extra=extra)
+                logged = log
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(limits.REFUSED_PERIOD_S):
+                    await client.wait_closing()
+                    raise ClosedError(f"connection lost: {client.close_reason}")
+        self._is_refused = False
         if self._timestamp is None:
             await self._warn_if_unknown(client)
             return {self.remote_id: None}

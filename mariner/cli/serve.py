@@ -75,8 +75,9 @@ def check(path: Path) -> None:
     "--accept-loss",
     is_flag=True,
     help="Start a store whose log lost acknowledged events, without them. The unusable"
-    " part of the log stays beside it as *.lost. For one start: it says what is lost, and ids"
-    " continue far above.",
+    " part of the log stays beside it as *.lost. In a pair, also: become active with a store that"
+    " is new, was restored or copied, though the other gateway does not tell what it has of this"
+    " one's events. For one start: it says what is lost, and ids continue far above.",
 )
 @click.option(
     "--watch",

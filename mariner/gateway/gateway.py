@@ -76,7 +76,8 @@ async def create(config: GatewayConfig, *, accept_loss: bool = False) -> "Gatewa
 
     Args:
         config: its configuration.
-        accept_loss: continue without acknowledged events, if the store lost some.
+        accept_loss: continue without acknowledged events, if the store lost some, or others of its
+            group may have some that it has not.
 
     Raises:
         ConfigurationError: a certificate or a schema cannot be used.
@@ -416,7 +417,9 @@ class Gateway(aio.Resource):
                 tokens.read_own(config.eventer_server.token, "event_core.eventer_server.token"),
             )
             address = chatter.Address(config.monitor.host, config.monitor.port)
-            self._monitor = monitor.create(core, address, member, self._replications)
+            self._monitor = monitor.create(
+                core, address, member, self._replications, accepts_loss=self._accept_loss
+            )
             self._own(self._monitor, "monitor")
         if config.rsb is not None:
             self.rsb = await rsb_bridge.create(

@@ -20,7 +20,7 @@ from eventer_bridge.backends.base import HighWaterMark, QueryLoad, StoreStats
 from eventer_bridge.backends.passed_time import PassedTime
 from eventer_bridge.backends.request_keys import KeyRetention
 from eventer_bridge.backends.retention import RetentionRule
-from eventer_bridge.backends.rocksdb import control, keys, trimmed
+from eventer_bridge.backends.rocksdb import control, keys, restoring, trimmed, whole
 from eventer_bridge.backends.rocksdb.commit import Group
 from eventer_bridge.backends.rocksdb.group_commit import CommitObserver, GroupCommit
 from eventer_bridge.backends.rocksdb.opening import (
@@ -94,6 +94,7 @@ class RocksDbBackend(GroupCommit):
     ) -> None:
         super().__init__(opened, on_commit, rules, clock, key_retention)
         self._history_id = self._store.history_id() or ""
+        self._is_whole = whole.ext_is_whole(self._store.path, self._history_id)
         self._stats = StoreStats(0, 0, 0)
         self._control: control.StoreControl | None = None
         self._looking: asyncio.Future[None] | None = None  # until the disk was looked at
@@ -158,6 +159,27 @@ class RocksDbBackend(GroupCommit):
     def history_id(self) -> str:
         """See :class:`Backend`."""
         return self._history_id
+
+    @property
+    def is_whole(self) -> bool:
+        """See :class:`Backend`."""
+        return self._is_whole
+
+    async def note_whole(self) -> None:
+        """See :class:`Backend`."""
+        if not self._is_whole:
+            await asyncio.to_thread(whole.ext_note_whole, self._store.path, self._history_id)
+            self._is_whole = True
+
+    async def begin_history(self, server_id: int) -> None:
+        """See :class:`Backend`."""
+        await self.flush()
+        self._check_writable()
+        group = self._gather(0)
+        with self._store.in_use():
+            restored = restoring.stage_history(self._store, group.commit, [server_id])
+        await asyncio.shield(group.future)
+        self._history_id, self._is_whole = restored.history_id, False
 
     def last_session(self, server_id: int) -> HighWaterMark:
         """See :class:`Backend`. A short read on the loop's thread."""

@@ -60,19 +60,25 @@ def ext_begin_history(path: Path, server_ids: Iterable[int] = ()) -> Restored:
     store = Store(path)
     try:
         commit = Commit()
-        servers: list[RestoredServer] = []
-        for server_id in sorted(_servers(store).union(server_ids)):
-            last = store.last_session(server_id)
-            mark = _raised(store.mark(server_id).session, time.time_ns() // 1_000)
-            store.stage_reservation(commit, server_id, mark)
-            last_session = None if last.timestamp is None else last.session
-            servers.append(RestoredServer(server_id, last_session, mark))
-        history_id = history.new_id()
-        store.stage_next_history(commit, history_id)
+        restored = stage_history(store, commit, _servers(store).union(server_ids))
         store.ext_write_synced(commit)
-        return Restored(history_id, servers)
+        return restored
     finally:
         store.ext_close()
+
+
+def stage_history(store: Store, commit: Commit, server_ids: Iterable[int]) -> Restored:
+    """Add to a commit a new history, and raised marks of servers; as :func:`ext_begin_history`."""
+    servers: list[RestoredServer] = []
+    for server_id in sorted(server_ids):
+        last = store.last_session(server_id)
+        mark = _raised(store.mark(server_id).session, time.time_ns() // 1_000)
+        store.stage_reservation(commit, server_id, mark)
+        last_session = None if last.timestamp is None else last.session
+        servers.append(RestoredServer(server_id, last_session, mark))
+    history_id = history.new_id()
+    store.stage_next_history(commit, history_id)
+    return Restored(history_id, servers)
 
 
 def _raised(mark: int, now_us: int) -> int:

@@ -2,59 +2,31 @@
 
 import asyncio
 import contextlib
-import os
-import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from eventer_bridge.model import (
-    Event,
-    EventId,
-    JsonPayload,
-    QueryTimeseriesParams,
-    RegisterEvent,
-    Status,
-)
+from eventer_bridge.model import EventId, Status
 from mariner import client
 from tests.support import proxy
 from tests.support.gateway import Gateway
-from tests.support.pair import StartCb, pair
+from tests.support.pair import (
+    POLL_INTERVAL_S,
+    StartCb,
+    client_of,
+    kill,
+    of,
+    pair,
+    reader,
+    stored,
+    until_stored,
+    values,
+)
 
-POLL_INTERVAL_S = 0.02
 CURSOR_OF_FIRST = ("event", "1", "cursor", "?")
 PARKED_OF_FIRST = ("event", "1", "parked", "?")
-
-
-@contextlib.asynccontextmanager
-async def client_of(
-    gateway: Gateway, status: Status | None = None, **keys: Any
-) -> AsyncIterator[client.Client]:
-    """A client of a gateway that has, or comes to, a status."""
-    connection = await client.connect(
-        gateway.host, gateway.port, client_name="app", client_token="secret", **keys
-    )
-    async with connection:
-        if status is not None:
-            await connection.wait_status(status)
-        yield connection
-
-
-def of(value: Any) -> RegisterEvent:
-    return RegisterEvent(("a",), None, JsonPayload.of(value))
-
-
-async def stored(connection: client.Client, *segments: str) -> list[Event]:
-    params = QueryTimeseriesParams([segments or ("a",)])
-    return [i async for i in connection.query_all(params)][::-1]
-
-
-async def until_stored(connection: client.Client, n_events: int, *segments: str) -> list[Event]:
-    while len(found := await stored(connection, *segments)) < n_events:
-        await asyncio.sleep(POLL_INTERVAL_S)
-    return found
 
 
 async def until_told(connection: client.Client, event_id: EventId) -> None:
@@ -64,15 +36,6 @@ async def until_told(connection: client.Client, event_id: EventId) -> None:
         told["seen"] == seen for told in values(await stored(connection, *CURSOR_OF_FIRST))
     ):
         await asyncio.sleep(POLL_INTERVAL_S)
-
-
-def values(events: list[Event]) -> list[Any]:
-    return [i.payload.value() for i in events if isinstance(i.payload, JsonPayload)]
-
-
-async def kill(gateway: Gateway) -> None:
-    os.kill(gateway.pid, signal.SIGKILL)
-    await gateway.process.wait()
 
 
 @contextlib.asynccontextmanager
@@ -169,38 +132,6 @@ async def test_one_that_comes_back_is_active_when_it_has_caught_up(tmp_path: Pat
             async with client_of(first, Status.OPERATIONAL) as at_first:
                 for i, answer in enumerate(answers):
                     assert await at_first.register([of(i)], str(i)) == answer
-
-
-class Reading:
-    """A reader with a cursor, and what it got."""
-
-    def __init__(self, connection: client.Client) -> None:
-        self._connection = connection
-        self._batches = connection.replay()
-
-    async def read(self, n_events: int, *, acknowledges: bool = True) -> list[Any]:
-        """Read so many events of ours."""
-        events: list[Event] = []
-        while len(events) < n_events:
-            batch = await anext(self._batches)
-            events += [i for i in batch.events if i.type == ("a",)]
-            if acknowledges:
-                await batch.ack()
-        await self._connection.ping()
-        return values(events)
-
-    async def park(self, n_events: int) -> None:
-        """Park the next so many events."""
-        batch = await anext(self._batches)
-        await batch.first(n_events).ack({i.id: "bad" for i in batch.events[:n_events]})
-        await self._connection.ping()
-
-
-@contextlib.asynccontextmanager
-async def reader(gateway: Gateway, name: str = "c", **keys: Any) -> AsyncIterator[Reading]:
-    keys = {"subscriptions": [("a",)], "cursor": name, **keys}
-    async with client_of(gateway, **keys) as connection:
-        yield Reading(connection)
 
 
 async def test_cursors_are_taken_over(tmp_path: Path) -> None:

@@ -1,0 +1,61 @@
+"""Whether a store has all that it ever had: the file ``WHOLE``.
+
+A server whose store is new, was restored, or is an earlier copy gives ids again that it gave
+before, and does not know. In a group the other servers do, and are asked (``remote.own_events``).
+
+The file is written when nothing was missing. It names the history of the store, which is another
+one after a restore, and its own inode, which a copy of it does not have. No backup has the file. A
+disk that is set back as a whole (a snapshot) is not noticed.
+
+Runs on a thread that may block.
+"""
+
+import os
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from eventer_bridge.backends.rocksdb import directories
+from eventer_bridge.errors import StorageError
+
+FILE: Final = "WHOLE"
+
+
+class _Whole(msgspec.Struct, frozen=True):
+    history: str
+    inode: int
+
+
+def ext_is_whole(path: Path, history_id: str) -> bool:
+    """Whether nothing is missing in a store, as far as its file says.
+
+    Args:
+        path: its directory.
+        history_id: its history.
+    """
+    try:
+        with (path / FILE).open("rb") as file:
+            found = msgspec.json.decode(file.read(), type=_Whole)
+            return found == _Whole(history_id, os.fstat(file.fileno()).st_ino)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return False
+
+
+def ext_note_whole(path: Path, history_id: str) -> None:
+    """Note that nothing is missing; arguments as of :func:`ext_is_whole`.
+
+    Raises:
+        StorageError: the file cannot be written.
+    """
+    temporary = path / f"{FILE}.dbtmp"
+    try:
+        with temporary.open("wb") as file:
+            inode = os.fstat(file.fileno()).st_ino
+            file.write(msgspec.json.encode(_Whole(history_id, inode)))
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path / FILE)
+        directories.sync(path)
+    except OSError as e:
+        raise StorageError(f"{path / FILE}: cannot be written: {e.strerror}") from e
