@@ -73,7 +73,7 @@ class VolatileBackend(Backend):
 
     async def begin_history(self, server_id: int) -> None:
         """See :class:`Backend`."""
-        self._history_id = history.new_id()
+        self._history_id, self._is_whole = history.new_id(), False
         mark = self.high_water_mark(server_id).session
         self._reserved[server_id] = max(time.time_ns() // 1_000, mark + limits.RESTORED_SESSIONS)
 

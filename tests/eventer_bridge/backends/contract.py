@@ -75,6 +75,21 @@ class BackendContract:
         await asyncio.gather(*both)
         assert backend.high_water_mark(1).session == 80
 
+    async def test_another_history_goes_on_far_above(
+        self, backend: Backend, writer: Writer
+    ) -> None:
+        await writer.session(draft(), time=Timestamp(5, 7))
+        await backend.note_whole()
+        assert backend.is_whole
+        before = backend.history_id
+        await backend.begin_history(1)
+        assert backend.history_id != before
+        assert not backend.is_whole
+        assert backend.high_water_mark(1).session > 10**9
+        assert backend.high_water_mark(1).timestamp == Timestamp(5, 7)
+        assert backend.last_session(1) == HighWaterMark(1, Timestamp(5, 7))
+        await backend.flush()
+
     # registering
 
     async def test_sessions_are_done_in_the_order_of_the_calls(

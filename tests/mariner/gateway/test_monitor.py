@@ -20,7 +20,7 @@ from eventer_bridge.model import Status
 from tests.support.gateway import gateway
 from tests.support.hat_peers import HOST, hat_event_server, monitor_server
 from tests.support.inprocess import running_gateway
-from tests.support.pair import core, pair
+from tests.support.pair import begin_store, core, pair
 from tests.support.peer import INIT, RawPeer, event, register_req
 from tests.support.process import ChildError
 
@@ -245,6 +245,7 @@ async def test_hat_event_server_keeps_the_events_of_the_active_one(tmp_path: Pat
         monitor = await stack.enter_async_context(monitor_server(tmp_path / "monitor"))
         with socket.create_server(("127.0.0.3", 0)) as free:
             listen = free.getsockname()
+        await begin_store(tmp_path / "ours" / "events")
         ours = await stack.enter_async_context(
             gateway(tmp_path / "ours", core=core(1, monitor.port))
         )
@@ -301,6 +302,7 @@ async def is_started(
 async def test_the_monitor_server_is_away(tmp_path: Path, number: signal.Signals) -> None:
     async with contextlib.AsyncExitStack() as stack:
         first = await stack.enter_async_context(monitor_server(tmp_path))
+        await begin_store(tmp_path / "events")
         backend = {"type": "rocksdb", "path": str(tmp_path / "events")}
         event_core = {**core(1, first.port), "backend": backend}
         running = await stack.enter_async_context(running_gateway(event_core=event_core))
@@ -321,8 +323,9 @@ async def test_the_monitor_server_is_away(tmp_path: Path, number: signal.Signals
 
 async def test_an_engine_that_cannot_start_ends_the_gateway(tmp_path: Path) -> None:
     broken = {"module": "tests.eventer_bridge.modules.scripted"}  # wants more than that
+    await begin_store(tmp_path / "events")
     async with monitor_server(tmp_path) as monitor:
-        backend = {"type": "memory"}
+        backend = {"type": "rocksdb", "path": str(tmp_path / "events")}
         event_core = {**core(1, monitor.port), "backend": backend, "modules": [broken]}
         async with running_gateway(event_core=event_core) as running:
             await running.wait_closing()

@@ -1,0 +1,59 @@
+"""Whether a store knows that it has all that it ever had."""
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+
+from eventer_bridge.backends import rocksdb
+from eventer_bridge.backends.rocksdb import whole
+from eventer_bridge.errors import StorageError
+from tests.support.restoring import restore
+
+
+async def is_whole(path: Path, *, note: bool = False) -> bool:
+    async with await rocksdb.create(path) as backend:
+        if note:
+            await backend.note_whole()
+        return backend.is_whole
+
+
+async def test_the_same_store_stays_so_and_no_other_one_is(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    assert not await is_whole(store)
+    assert await is_whole(store, note=True)
+    assert await is_whole(store)
+    moved = store.rename(tmp_path / "moved")
+    assert await is_whole(moved)
+    shutil.copytree(moved, store)
+    assert not await is_whole(store)
+    await asyncio.to_thread(rocksdb.checkpoint, moved, tmp_path / "backup")
+    assert not (tmp_path / "backup" / whole.FILE).exists()
+    restore(tmp_path / "backup", store)
+    assert not await is_whole(store)
+    assert await is_whole(moved)
+
+
+async def test_another_history_is_to_be_noted_anew(tmp_path: Path) -> None:
+    async with await rocksdb.create(tmp_path) as backend:
+        await backend.note_whole()
+        await backend.begin_history(1)
+        assert not backend.is_whole
+    assert not await is_whole(tmp_path)
+    assert await is_whole(tmp_path, note=True)
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"\xff", b"[]", b'{"history": 1}'])
+async def test_a_file_of_something_else(tmp_path: Path, text: bytes) -> None:
+    assert await is_whole(tmp_path, note=True)
+    (tmp_path / whole.FILE).write_bytes(text)
+    assert not await is_whole(tmp_path)
+
+
+async def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
+    async with await rocksdb.create(tmp_path) as backend:
+        (tmp_path / f"{whole.FILE}.dbtmp").mkdir()
+        with pytest.raises(StorageError, match="WHOLE: cannot be written: Is a directory"):
+            await backend.note_whole()
+        assert not backend.is_whole
