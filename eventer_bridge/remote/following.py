@@ -67,6 +67,8 @@ class Following:
         followed = None if kept is None else kept.id
         if self._history is not None:
             reason = history.refusal(followed, self._history, session_id)
+            if reason is not None and await self._is_rest_deleted(followed, self._history):
+                reason = None
         else:
             reason = None if followed is None else f"it has no history, but {followed} was followed"
         if reason is None and not await self._has_events(client, session_id, timestamp):
@@ -90,6 +92,18 @@ class Following:
             self._history = found
         self._session = session[0].id.session
         return None
+
+    async def _is_rest_deleted(self, followed: str | None, current: History) -> bool:
+        """Whether nothing is kept here any more of what the server does not continue.
+
+        Retention deleted it: so another server that has its events could not give it back either.
+        """
+        spans = [span for span in current.before if span.id == followed]
+        if not spans:
+            return False
+        last = EventId(self._remote_id, spans[-1].last, INT64_MAX)
+        params = QueryServerParams(self._remote_id, max_results=1, last_event_id=last)
+        return not (await self._engine.query(params)).events
 
     async def _has_events(
         self, client: EventerClient, session_id: int, timestamp: Timestamp

@@ -4,16 +4,23 @@ The first one, which is preferred, is active, until it is killed or stopped; the
 over, and hands back when the first one returns, or is killed as well. Everything is stored once,
 but for what a gateway had stored without an answer when it was killed, and the other one did not
 have when it took over: that is found out then, and nothing else may be there twice.
+
+The first one may also return with an empty store, or a backup; or it stands still (SIGSTOP), and
+goes on. The clock of the second one is behind: what it registers is newer all the same. Both have a
+retention rule for everything that others have no rule for.
 """
 
 import asyncio
 import os
 import random
+import shutil
 import signal
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
+from eventer_bridge.backends import rocksdb
 from eventer_bridge.model import (
     Event,
     EventId,
@@ -26,20 +33,31 @@ from mariner.client.client import Client
 from tests.support import proxy
 from tests.support.gateway import Gateway
 from tests.support.pair import StartCb, pair
+from tests.support.restoring import restore
 from tests.torture.clients import connected
 from tests.torture.edge import KILLED, POLL_INTERVAL_S, Clients, in_time, plans
+from tests.torture.edge_client import TYPE
 from tests.torture.edge_history import End, History
+from tests.torture.ledger import ViolationError
 from tests.torture.report import Progress
+from tests.torture.shifted_clock import CLOCK_FILE, write_offset
 
 FIRST: Final = 1
 SECOND: Final = 2
 
-KILL_FIRST: Final = 0.5
-STOP_FIRST: Final = 0.7
-KILL_BOTH: Final = 0.85
-"""How often which happens; else the second one is killed while the first one works."""
-
 MARK: Final = ("mark",)
+
+BEHIND_S: Final = 30.0
+"""How far the clock of the second one is behind."""
+
+RETENTION: Final = [
+    {"subscriptions": [[TYPE, "*"]], "max_entries": 10_000_000},
+    {"subscriptions": [["*"]], "max_entries": 20},
+]
+
+MAX_SILENT_S: Final = 60.0
+"""Until the other one is active if the active one stands still: what docs/delivery.md says, and
+some seconds for a busy machine."""
 
 
 class Pair:
@@ -49,12 +67,19 @@ class Pair:
         ends: of the active one.
         n_kills: how many gateways were killed.
         n_take_overs: how often another one became the active one.
+        n_lost: how often a store was lost.
+        silent_s: how long nobody was active when one stood still.
     """
 
-    def __init__(self, start: StartCb) -> None:
+    def __init__(self, directory: Path, start: StartCb) -> None:
         self.ends: list[End] = []
         self.n_kills = 0
         self.n_take_overs = 0
+        self.n_lost = 0
+        self.silent_s: list[float] = []
+        self.store = directory / str(FIRST) / "events"
+        self.backup = directory / "backup"
+        self._directory = directory
         self.running: dict[int, Gateway] = {}
         self._start = start
         self._ports = {FIRST: 0, SECOND: 0}
@@ -70,7 +95,15 @@ class Pair:
 
     async def start(self, server: int) -> None:
         """Start one."""
-        gateway = await self._start(server, port=self._ports[server])
+        clock = self._directory / f"clock{server}"
+        write_offset(clock, -BEHIND_S if server == SECOND else 0.0)
+        path = str(self._directory / str(server) / "events")
+        gateway = await self._start(
+            server,
+            port=self._ports[server],
+            how={"program": "tests.torture.shifted_clock", "environment": {CLOCK_FILE: str(clock)}},
+            backend={"type": "rocksdb", "path": path, "retention": RETENTION},
+        )
         self.running[server] = gateway
         self._ports[server] = gateway.port
 
@@ -92,6 +125,9 @@ class Pair:
         ):
             await connection.wait_status(Status.OPERATIONAL)
             self.n_take_overs += 1
+            (mark,) = await connection.register([RegisterEvent(MARK, None, None)])
+            if (await connection.query(QueryLatestParams([MARK]))).events != [mark]:
+                raise ViolationError("an older event counts as newer than one that came later")
             return await self._last_session(connection, server, dead)
 
     async def come_back(self, server: int, other_had: int) -> None:
@@ -116,6 +152,29 @@ class Pair:
             last = self._last[asked, server] = event.id
         return 0 if last is None else last.session
 
+    async def stand_still(self) -> int:
+        """Stop the first one, until the second one is active; what that has of it."""
+        since_s = time.monotonic()
+        os.kill(self.running[FIRST].pid, signal.SIGSTOP)
+        second_had = await self.took_over(FIRST, SECOND)
+        self.silent_s.append(time.monotonic() - since_s)
+        if self.silent_s[-1] > MAX_SILENT_S:
+            raise ViolationError(f"nobody was active for {self.silent_s[-1]:.0f} s")
+        self.ends.append(End(since_s, time.monotonic(), is_kill=True))
+        return second_had
+
+    async def go_on(self, other_had: int) -> None:
+        """Have the first one go on, and wait until it is the active one, as it is preferred."""
+        since_s = time.monotonic()
+        os.kill(self.running[FIRST].pid, signal.SIGCONT)
+        async with in_time("the second one stays active"), connected(self.running[SECOND]) as at:
+            await at.wait_status(Status.STANDBY)
+        await self.took_over(SECOND, FIRST)
+        async with connected(self.running[FIRST]) as connection:
+            had = await self._last_session(connection, FIRST, FIRST)
+        self._missed.append((FIRST, other_had, had))  # it took some before it knew
+        self.ends.append(End(since_s, time.monotonic(), is_kill=False))
+
     async def catch_up(self) -> None:
         """Wait until the second one has what the first one has by now."""
         async with (
@@ -138,7 +197,7 @@ async def run(directory: Path, rounds: int, chance: random.Random, progress: Pro
     for name in ("monitor1", "monitor2", "1", "2"):
         (directory / name).mkdir()
     async with pair(directory) as (start, _):
-        gateways = Pair(start)
+        gateways = Pair(directory, start)
         await gateways.start(FIRST)
         await gateways.start(SECOND)
         ports = [gateways.running[i].port for i in (FIRST, SECOND)]
@@ -160,9 +219,12 @@ async def run(directory: Path, rounds: int, chance: random.Random, progress: Pro
     history = History(directory, stored, gateways.ends)
     n_again = history.check_writers(gateways.was_missed)
     n_cursors = history.check_readers()
+    silent = ", ".join(f"{i:.0f} s" for i in gateways.silent_s)
     return (
         f"{rounds} rounds, {gateways.n_take_overs} take-overs, {gateways.n_kills} kills of"
-        f" gateways, {clients.n_kills} of writers and readers, {n_cuts} connections cut;"
+        f" gateways, {gateways.n_lost} stores lost or set back, {len(gateways.silent_s)} times one"
+        f" stood still (until the other one was active: {silent or '-'}), {clients.n_kills} kills"
+        f" of writers and readers, {n_cuts} connections cut;"
         f" {history.n_events} events; {n_again} requests sent again, {history.n_twice} of them"
         " stored by both gateways, as one was killed before the other one had them; each event read"
         f" in order with {n_cursors} cursors, which never went back, but for what was acknowledged"
@@ -177,27 +239,84 @@ async def _round(gateways: Pair, clients: Clients, chance: random.Random) -> Non
     await clients.kill(KILLED)
     await gateways.catch_up()
     await asyncio.sleep(chance.uniform(0, 0.1))
-    what = chance.random()
-    if what < KILL_BOTH:
-        await gateways.end(
-            FIRST, signal.SIGTERM if KILL_FIRST <= what < STOP_FIRST else signal.SIGKILL
-        )
-        second_had = await gateways.took_over(FIRST, SECOND)
-        await clients.run()
-        await clients.work()
-        await clients.kill(KILLED)
-    if what < STOP_FIRST:
-        await gateways.hand_back(second_had)
-    elif what < KILL_BOTH:
-        await gateways.end(SECOND, signal.SIGKILL)
-        await gateways.come_back(FIRST, second_had)
-        first_had = await gateways.took_over(SECOND, FIRST)
-        await gateways.come_back(SECOND, first_had)
-    else:
-        os.kill(gateways.running[SECOND].pid, signal.SIGKILL)
-        await gateways.running[SECOND].process.wait()
-        gateways.n_kills += 1
-        await gateways.start(SECOND)
+    [fault] = chance.choices([*FAULTS], [*FAULTS.values()])
+    await fault(gateways, clients, chance)
+
+
+async def _kill_first(gateways: Pair, clients: Clients, chance: random.Random) -> None:
+    await gateways.end(FIRST, signal.SIGKILL)
+    second_had = await gateways.took_over(FIRST, SECOND)
+    await _work(clients)
+    await gateways.hand_back(second_had)
+
+
+async def _stop_first(gateways: Pair, clients: Clients, chance: random.Random) -> None:
+    await gateways.end(FIRST, signal.SIGTERM)
+    second_had = await gateways.took_over(FIRST, SECOND)
+    await _work(clients)
+    await gateways.hand_back(second_had)
+
+
+async def _kill_both(gateways: Pair, clients: Clients, chance: random.Random) -> None:
+    await gateways.end(FIRST, signal.SIGKILL)
+    second_had = await gateways.took_over(FIRST, SECOND)
+    await _work(clients)
+    await gateways.end(SECOND, signal.SIGKILL)
+    await gateways.come_back(FIRST, second_had)
+    first_had = await gateways.took_over(SECOND, FIRST)
+    await gateways.come_back(SECOND, first_had)
+
+
+async def _kill_second(gateways: Pair, clients: Clients, chance: random.Random) -> None:
+    os.kill(gateways.running[SECOND].pid, signal.SIGKILL)
+    await gateways.running[SECOND].process.wait()
+    gateways.n_kills += 1
+    await gateways.start(SECOND)
+
+
+async def _lose_store(gateways: Pair, clients: Clients, chance: random.Random) -> None:
+    """The first one returns with an empty store, or with a backup."""
+    store, backup = gateways.store, gateways.backup
+    await asyncio.to_thread(rocksdb.checkpoint, store, backup)
+    await _work(clients)
+    await clients.kill()
+    await gateways.catch_up()  # what the second one does not have would be lost
+    await gateways.end(FIRST, signal.SIGKILL)
+    second_had = await gateways.took_over(FIRST, SECOND)
+    await _work(clients)
+    shutil.rmtree(store)
+    what = chance.randrange(3)
+    if what == 1:
+        shutil.copytree(backup, store)
+    elif what == 2:
+        await asyncio.to_thread(restore, backup, store)
+    shutil.rmtree(backup)
+    gateways.n_lost += 1
+    await gateways.hand_back(second_had)
+
+
+async def _stand_still(gateways: Pair, clients: Clients, chance: random.Random) -> None:
+    await clients.kill()
+    second_had = await gateways.stand_still()
+    await _work(clients)
+    await gateways.go_on(second_had)
+
+
+async def _work(clients: Clients) -> None:
+    await clients.run()
+    await clients.work()
+    await clients.kill(KILLED)
+
+
+FAULTS: Final[dict[Callable[[Pair, Clients, random.Random], Awaitable[None]], float]] = {
+    _kill_first: 0.4,
+    _stop_first: 0.15,
+    _kill_both: 0.15,
+    _kill_second: 0.15,
+    _lose_store: 0.12,
+    _stand_still: 0.03,
+}
+"""What happens, and how often."""
 
 
 async def _stored(gateways: Pair) -> list[Event]:

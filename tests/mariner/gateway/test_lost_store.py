@@ -10,7 +10,14 @@ import aiohttp
 import pytest
 
 from eventer_bridge.backends import history
-from eventer_bridge.model import Event, EventId, QueryLatestParams, QueryServerParams, Status
+from eventer_bridge.model import (
+    Event,
+    EventId,
+    QueryLatestParams,
+    QueryServerParams,
+    RegisterEvent,
+    Status,
+)
 from mariner import client
 from tests.support.gateway import Gateway
 from tests.support.pair import (
@@ -22,6 +29,7 @@ from tests.support.pair import (
     pair,
     reader,
     stored,
+    until_stored,
     values,
 )
 from tests.support.restoring import restore
@@ -220,3 +228,33 @@ async def test_a_store_of_something_else_is_not_mixed_in(tmp_path: Path) -> None
             await until_not_ready(first, "events of this one that do not continue those here")
             assert at_second.status is Status.OPERATIONAL
             assert await all_of(at_second, 1) == before
+
+
+async def test_what_retention_deleted_is_not_missed(tmp_path: Path) -> None:
+    """The last that the other one had of it is not what it gets back."""
+    store = tmp_path / "2" / "events"
+    rule = {"subscriptions": [["b"]], "max_entries": 1}
+    backend = {"type": "rocksdb", "path": str(store), "retention": [rule]}
+    last = RegisterEvent(("b",), None, None)
+    async with pair(tmp_path) as (start, _):
+        first, second = await start(1), await start(2, backend=backend)
+        async with client_of(second) as at_second:
+            async with client_of(first, Status.OPERATIONAL) as at_first:
+                reported = ("event", "2", "synced", "1")
+                while "SYNCED" not in [
+                    i["state"] for i in values(await stored(at_first, *reported))
+                ]:
+                    await asyncio.sleep(POLL_INTERVAL_S)
+                (deleted,) = await at_first.register([last])  # nothing follows it
+                await until_stored(at_second, 1, "b")
+                await kill(first)
+            await at_second.wait_status(Status.OPERATIONAL)
+            kept = await at_second.register([last])
+            while await stored(at_second, "b") != kept:
+                await asyncio.sleep(POLL_INTERVAL_S)
+            shutil.rmtree(tmp_path / "1" / "events")
+            first = await start(1)
+            async with client_of(first, Status.OPERATIONAL) as at_first:
+                (new,) = await at_first.register([of("new")])
+                assert new.id.session > deleted.id.session
+                assert await until_stored(at_second, 1) == [new]
