@@ -131,20 +131,30 @@ class ServerGroup(aio.Resource):
         """Something of what is known of the others changed."""
         self._status_changed.set()
 
-    async def catch_up(self, timeout_s: float | None) -> None:
+    async def catch_up_with(self, server_ids: Iterable[int]) -> None:
+        """Wait until everything is kept that these servers have; also for those that go away."""
+        missing = {*server_ids}
+        while missing := missing & {*self._behind(), *(missing - self.listed.keys())}:
+            await self.wait_changed()
+        await self._wait_delivered()
+
+    async def catch_up(self, timeout_s: float) -> None:
         """Wait until everything is kept that the listed servers had stored before this call.
 
         Args:
-            timeout_s: how long at most; None: as long as it takes.
+            timeout_s: how long at most.
         """
         try:
             async with asyncio.timeout(timeout_s):
                 while behind := self._behind():
                     await self.wait_changed()
-                for i in [*self.replications, *self._members.values()]:
-                    await i.wait_delivered()
+                await self._wait_delivered()
         except TimeoutError:
             mlog.warning("not all events of the group are here", extra={"servers": behind})
+
+    async def _wait_delivered(self) -> None:
+        for i in [*self.replications, *self._members.values()]:
+            await i.wait_delivered()
 
     def _behind(self) -> list[int]:
         """The listed servers with which it has not caught up."""

@@ -184,13 +184,16 @@ class Monitor(aio.Resource):
         regain = functools.partial(
             own_events.regain, engine, self._group, accepts_loss=self._accepts_loss
         )
-        await keep_trying(regain, EventerBridgeError, mlog, "own events are not here", extra)
-        must_have_all = not (engine.is_whole or self._accepts_loss)
-        if must_have_all:  # request keys that the others took
-            engine.waits_for = "it gets the events of the other servers of its group first"
-        await self._group.catch_up(None if must_have_all else limits.READY_CATCH_UP_S)
-        await engine.note_whole()
+        answered = await keep_trying(
+            regain, EventerBridgeError, mlog, "own events are not here", extra
+        )
+        if not (engine.is_whole or self._accepts_loss):
+            # of what they registered, it knows no request key
+            engine.waits_for = f"it gets the events of servers {sorted(answered)} first"
+            await self._group.catch_up_with(answered)
         engine.waits_for = None
+        await self._group.catch_up(limits.READY_CATCH_UP_S)
+        await engine.note_whole()
         self._has_own_events = True
 
     def _create_activity(self, component: Component) -> "_Activity":

@@ -30,15 +30,18 @@ from eventer_bridge.remote.replication import Replication
 mlog = logging.getLogger(__name__)
 
 
-async def regain(engine: Engine, group: ServerGroup, *, accepts_loss: bool) -> None:
+async def regain(engine: Engine, group: ServerGroup, *, accepts_loss: bool) -> set[int]:
     """Get back what the listed servers have of this server's events, and it has not.
 
-    Returns when it may become active; ``Engine.waits_for`` says why not yet.
+    ``Engine.waits_for`` says for what it waits.
 
     Args:
         engine: of this server, STANDBY.
         group: the other servers.
         accepts_loss: whether to go on without an answer, or without what cannot be had.
+
+    Returns:
+        The servers that answered.
 
     Raises:
         EventerBridgeError: the store failed.
@@ -63,6 +66,7 @@ async def regain(engine: Engine, group: ServerGroup, *, accepts_loss: bool) -> N
     if accepts_loss and not answered and (given_up or not engine.is_whole):
         mlog.warning("this server goes on without what others may have, as its operator asked")
         await engine.begin_regaining()
+    return answered
 
 
 class _Asking:

@@ -108,6 +108,26 @@ async def test_a_lost_server_is_waited_for_no_longer() -> None:
         await waiting
 
 
+async def test_who_has_to_catch_up_waits_also_for_one_that_is_away() -> None:
+    async with standby() as core, ServerGroup(core, TOKEN, ()) as group:
+        async with other() as (_, address):
+            group.update([server_data(2, address, TOKEN)])
+            await group.catch_up_with([2])
+            assert core.replicated(2).timestamp is not None
+        group.update([])
+        waiting = asyncio.create_task(group.catch_up_with([2, 3]))
+        await asyncio.wait([waiting], timeout=0.1)
+        assert not waiting.done()
+        async with other(2) as (_, second), other(3) as (_, third):
+            group.update([server_data(2, second, TOKEN)])
+            group.update([])
+            await asyncio.wait([waiting], timeout=0.1)
+            assert not waiting.done()
+            group.update([server_data(2, second, TOKEN), server_data(3, third, TOKEN)])
+            await waiting
+            assert core.replicated(3).timestamp is not None
+
+
 async def test_one_that_is_stopped_is_waited_for_no_longer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
