@@ -28,6 +28,11 @@ class DummyBackend(VolatileBackend):
         """See :class:`Backend`."""
         return False
 
+    @property
+    def is_whole(self) -> bool:
+        """See :class:`Backend`; nothing can be missing."""
+        return True
+
     def check_types(self, event_types: Iterable[EventType], quota: TypeQuota | None = None) -> None:
         """See :class:`Backend`; there is no limit, because no type is stored."""
 

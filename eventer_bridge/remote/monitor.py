@@ -180,19 +180,23 @@ class Monitor(aio.Resource):
     async def _get_own_events(self) -> None:
         """Have everything here that this server knew before, if it ran before."""
         engine = self._engine
+        loop = asyncio.get_running_loop()
+        timeout_s = limits.READY_CATCH_UP_S
+        until_s = loop.time() + timeout_s
         extra = {"address": str(self._address)}
         regain = functools.partial(
-            own_events.regain, engine, self._group, accepts_loss=self._accepts_loss
+            own_events.regain, engine, self._group, timeout_s, accepts_loss=self._accepts_loss
         )
         answered = await keep_trying(
             regain, EventerBridgeError, mlog, "own events are not here", extra
         )
-        if not (engine.is_whole or self._accepts_loss):
-            # of what they registered, it knows no request key
+        if engine.is_whole or self._accepts_loss:
+            engine.waits_for = None
+            await self._group.catch_up(max(0.0, until_s - loop.time()))
+        else:  # of what they registered, it may know no request key
             engine.waits_for = f"it gets the events of servers {sorted(answered)} first"
             await self._group.catch_up_with(answered)
-        engine.waits_for = None
-        await self._group.catch_up(limits.READY_CATCH_UP_S)
+            engine.waits_for = None
         await engine.note_whole()
         self._has_own_events = True
 

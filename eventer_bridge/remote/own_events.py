@@ -21,7 +21,6 @@ from eventer_bridge.core.engine import Engine
 from eventer_bridge.errors import ClosedError
 from eventer_bridge.eventer.client import EventerClient, EventsCb
 from eventer_bridge.model import INT64_MAX, Event, EventId, QueryServerParams
-from eventer_bridge.remote import limits
 from eventer_bridge.remote.feed import Feed, FeedState
 from eventer_bridge.remote.following import Following
 from eventer_bridge.remote.group import ServerGroup
@@ -30,7 +29,9 @@ from eventer_bridge.remote.replication import Replication
 mlog = logging.getLogger(__name__)
 
 
-async def regain(engine: Engine, group: ServerGroup, *, accepts_loss: bool) -> set[int]:
+async def regain(
+    engine: Engine, group: ServerGroup, timeout_s: float, *, accepts_loss: bool
+) -> set[int]:
     """Get back what the listed servers have of this server's events, and it has not.
 
     ``Engine.waits_for`` says for what it waits.
@@ -38,6 +39,7 @@ async def regain(engine: Engine, group: ServerGroup, *, accepts_loss: bool) -> s
     Args:
         engine: of this server, STANDBY.
         group: the other servers.
+        timeout_s: how long it waits for one if its store is whole, or a loss is accepted.
         accepts_loss: whether to go on without an answer, or without what cannot be had.
 
     Returns:
@@ -47,9 +49,7 @@ async def regain(engine: Engine, group: ServerGroup, *, accepts_loss: bool) -> s
         EventerBridgeError: the store failed.
     """
     needs_answer = not (engine.is_whole or accepts_loss)
-    until_s = None
-    if not needs_answer:
-        until_s = asyncio.get_running_loop().time() + limits.READY_CATCH_UP_S
+    until_s = None if needs_answer else asyncio.get_running_loop().time() + timeout_s
     asking = _Asking(engine, group, until_s, accepts_loss)
     answered: set[int] = set()
     given_up: set[int] = set()
@@ -86,10 +86,15 @@ class _Asking:
         self._group = group
         self._until_s = until_s
         self._accepts_loss = accepts_loss
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def _is_over(self) -> bool:
+        return self._until_s is not None and self._loop.time() >= self._until_s
 
     async def ask(self, server_id: int) -> bool:
         """Ask a server; false: it is given up, or is not listed any more."""
-        while server_id in self._group.listed:
+        while server_id in self._group.listed and not self._is_over:
             remote = self._group.listed[server_id]
             if remote is not None:
                 async with _OwnEvents(self._engine, remote, self._group.note_changed) as own:
@@ -98,7 +103,6 @@ class _Asking:
         return False
 
     async def _await_answer(self, server_id: int, own: "_OwnEvents") -> bool:
-        loop = asyncio.get_running_loop()
         while server_id in self._group.listed and not own.is_done:
             if own.refusal is not None and self._accepts_loss:
                 return False
@@ -108,7 +112,7 @@ class _Asking:
                     f" ({own.refusal}): start it with the store that they are of, with an empty"
                     " one, or with --accept-loss"
                 )
-            elif self._until_s is not None and loop.time() >= self._until_s:
+            elif self._is_over:
                 mlog.warning("server does not tell what it has", extra={"server": server_id})
                 return False
             else:

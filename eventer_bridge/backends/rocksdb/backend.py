@@ -94,7 +94,7 @@ class RocksDbBackend(GroupCommit):
     ) -> None:
         super().__init__(opened, on_commit, rules, clock, key_retention)
         self._history_id = self._store.history_id() or ""
-        self._is_whole = whole.ext_is_whole(self._store.path, self._history_id)
+        self._is_whole = whole.is_whole(self._store.path, self._history_id)
         self._stats = StoreStats(0, 0, 0)
         self._control: control.StoreControl | None = None
         self._looking: asyncio.Future[None] | None = None  # until the disk was looked at

@@ -7,7 +7,7 @@ The file is written when nothing was missing. It names the history of the store,
 one after a restore, and its own inode, which a copy of it does not have. No backup has the file. A
 disk that is set back as a whole (a snapshot) is not noticed.
 
-Runs on a thread that may block.
+What is named ``ext_`` runs on a thread that may block.
 """
 
 import os
@@ -27,8 +27,8 @@ class _Whole(msgspec.Struct, frozen=True):
     inode: int
 
 
-def ext_is_whole(path: Path, history_id: str) -> bool:
-    """Whether nothing is missing in a store, as far as its file says.
+def is_whole(path: Path, history_id: str) -> bool:
+    """Whether nothing is missing in a store, as far as its file says; a short read, on any thread.
 
     Args:
         path: its directory.
@@ -43,7 +43,7 @@ def ext_is_whole(path: Path, history_id: str) -> bool:
 
 
 def ext_note_whole(path: Path, history_id: str) -> None:
-    """Note that nothing is missing; arguments as of :func:`ext_is_whole`.
+    """Note that nothing is missing; arguments as of :func:`is_whole`.
 
     Raises:
         StorageError: the file cannot be written.

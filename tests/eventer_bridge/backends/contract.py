@@ -84,7 +84,7 @@ class BackendContract:
         before = backend.history_id
         await backend.begin_history(1)
         assert backend.history_id != before
-        assert not backend.is_whole
+        assert backend.is_whole is not backend.is_keeping
         assert backend.high_water_mark(1).session > 10**9
         assert backend.high_water_mark(1).timestamp == Timestamp(5, 7)
         assert backend.last_session(1) == HighWaterMark(1, Timestamp(5, 7))
