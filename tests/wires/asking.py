@@ -86,7 +86,7 @@ async def check_queries(
 ) -> None:
     """See that the pages of each answer have what was registered, and nothing else of it."""
     for params in asked:
-        found = []
+        found: list[Event] = []
         async with aclosing(paging.query_pages(query, params)) as pages:
             async for page in pages:
                 found += page

@@ -178,16 +178,17 @@ def _listening(
     origin, relay, replica = (i.mariner.port for i in gateways)
     eventer = eventer_port(gateways.origin)
     for persisted in False, True:
-        kept = {"persisted": persisted}
         name = "persisted" if persisted else "registered"
         if not (is_short and persisted):
-            yield readers.mariner_reader(origin, f"Mariner, {name}", **kept)
-            yield readers.eventer_reader(eventer, f"Eventer, some {name}", SOME, **kept)
-            yield readers.mariner_reader(relay, f"relay, {name}", **kept)
+            yield readers.mariner_reader(origin, f"Mariner, {name}", persisted=persisted)
+            yield readers.eventer_reader(
+                eventer, f"Eventer, some {name}", SOME, persisted=persisted
+            )
+            yield readers.mariner_reader(relay, f"relay, {name}", persisted=persisted)
         if not is_short or persisted:
-            yield readers.mariner_reader(origin, f"Mariner, some {name}", SOME, **kept)
-            yield readers.eventer_reader(eventer, f"Eventer, {name}", **kept)
-            yield readers.mariner_reader(replica, f"replica, {name}", **kept)
+            yield readers.mariner_reader(origin, f"Mariner, some {name}", SOME, persisted=persisted)
+            yield readers.eventer_reader(eventer, f"Eventer, {name}", persisted=persisted)
+            yield readers.mariner_reader(replica, f"replica, {name}", persisted=persisted)
     if not is_short:  # it takes long
         yield readers.hat_reader(eventer, "hat-event, persisted", persisted=True)
 

@@ -20,11 +20,12 @@ from mariner.gateway.status import CursorStatus, GatewayStatus, QuotaUse, with_r
 from mariner.gateway.status_report import StatusReport
 from mariner.version import __version__
 from tests.mariner.gateway.test_cursors import ack, cursors_of, reader, settled
-from tests.mariner.gateway.test_quotas import eventer_gateway, many, until
+from tests.mariner.gateway.test_quotas import eventer_gateway, many
 from tests.mariner.gateway.test_replay import connect, id_of, received, register, serving
 from tests.support.event_servers import event_server, eventer_port
 from tests.support.inprocess import APP, running_gateway
 from tests.support.peer import RawPeer, event, register_req
+from tests.support.waiting import until
 
 OTHER: Final = {**APP, "name": "other"}
 

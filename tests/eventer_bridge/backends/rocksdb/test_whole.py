@@ -16,7 +16,8 @@ async def is_whole(path: Path, *, note: bool = False) -> bool:
     async with await rocksdb.create(path) as backend:
         if note:
             await backend.note_whole()
-        return backend.is_whole
+        answer: bool = backend.is_whole
+        return answer
 
 
 async def test_the_same_store_stays_so_and_no_other_one_is(tmp_path: Path) -> None:
