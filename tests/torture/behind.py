@@ -31,7 +31,10 @@ READ_EVENTS = 1_200
 MISSED_EVENTS: Final = (0, 500, 1_000)
 """That are registered in a pause, one of these: more than what is kept and buffered, or none."""
 
-PAUSE_EVENTS: Final = 200
+LEAST_GAPS = 0
+"""That each reader is to be told of."""
+
+PAUSE_EVENTS = 200
 """Between two of these pauses."""
 
 REQUEST_EVENTS: Final = 4
@@ -115,7 +118,7 @@ async def _read(
         start="earliest",
         cursor=cursor,
     ) as connection:
-        while len(read) < READ_EVENTS:
+        while not _is_enough(read):
             try:
                 await _read_to_gap(connection, read, pause)
             except GapError:
@@ -128,8 +131,13 @@ async def _read_to_gap(connection: Client, read: list[EventId | None], pause: Pa
         read += [event.id for event in batch.events]
         if len(read) // PAUSE_EVENTS > n_before // PAUSE_EVENTS:
             await pause()
-        if len(read) >= READ_EVENTS:
+        if _is_enough(read):
             return
+
+
+def _is_enough(read: Sequence[EventId | None]) -> bool:
+    is_behind_gap = bool(read) and read[-1] is not None
+    return len(read) >= READ_EVENTS and read.count(None) >= LEAST_GAPS and is_behind_gap
 
 
 def _check(read: Sequence[EventId | None], stored: Mapping[EventId, str]) -> int:
