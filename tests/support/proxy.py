@@ -10,7 +10,7 @@ import itertools
 import random
 import socket
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from hat import aio
@@ -74,6 +74,7 @@ class Proxy(aio.Resource):
         n_connections: connections that were accepted.
         n_cuts: connections that were cut.
         plans: of the next connections; may be replaced.
+        is_refusing: whether new connections are reset.
     """
 
     def __init__(self, target_port: int, plans: Iterable[Plan]) -> None:
@@ -83,8 +84,9 @@ class Proxy(aio.Resource):
         self.n_cuts = 0
         self._changed = asyncio.Event()
         self._links: set[aio.Group] = set()
-        self._passing = asyncio.Event()
-        self._passing.set()
+        self.is_refusing = False
+        self._passing = [asyncio.Event(), asyncio.Event()]  # by direction
+        self.go_on()
         self._listener = socket.create_server((HOST, 0), backlog=128)
         self._listener.setblocking(False)
         self._async_group = aio.Group()
@@ -112,19 +114,29 @@ class Proxy(aio.Resource):
         for link in self._links:
             link.close()
 
-    def hold(self) -> None:
-        """Pass nothing on until :meth:`go_on`, and cut nothing."""
-        self._passing.clear()
+    def hold(self, *ways: int) -> None:
+        """Pass nothing on until :meth:`go_on`, and cut nothing.
+
+        Args:
+            ways: 0: to the server, 1: from it; both unless one is given.
+        """
+        for way in ways or (0, 1):
+            self._passing[way].clear()
 
     def go_on(self) -> None:
         """Pass on again, what was held first."""
-        self._passing.set()
+        for passing in self._passing:
+            passing.set()
 
     async def _accept(self) -> None:
         loop = asyncio.get_running_loop()
         with self._listener:
             while True:
                 near, _ = await loop.sock_accept(self._listener)
+                if self.is_refusing:
+                    with near:
+                        near.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+                    continue
                 self.n_connections += 1
                 link = self._async_group.create_subgroup()
                 self._links.add(link)
@@ -155,7 +167,11 @@ class _Link:
     """The two directions of a connection."""
 
     def __init__(
-        self, near: socket.socket, far: socket.socket, plan: Plan, passing: asyncio.Event
+        self,
+        near: socket.socket,
+        far: socket.socket,
+        plan: Plan,
+        passing: Sequence[asyncio.Event],
     ) -> None:
         self._near = near
         self._far = far
@@ -193,7 +209,7 @@ class _Link:
         while data := await loop.sock_recv(source, _READ_BYTES):
             while data:
                 size = len(data)
-                await self._passing.wait()
+                await self._passing[way].wait()
                 if self._plan.max_chunk_bytes is not None:
                     size = min(size, chance.randint(1, self._plan.max_chunk_bytes))
                 if self._plan.max_delay_s:

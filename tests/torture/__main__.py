@@ -45,6 +45,7 @@ from tests.torture import (
 )
 from tests.torture.attacks.catalogue import ATTACKS
 from tests.torture.attacks.scenario import scenario as attack_scenario
+from tests.torture.histories import pair, power, single
 from tests.torture.ledger import ViolationError
 from tests.torture.report import Progress as OnProgress
 from tests.torture.report import UnavailableError
@@ -90,6 +91,9 @@ SCENARIOS: Final = {
     "reloads": Scenario(reloads.run, 200),
     "edge": Scenario(edge.run, 500),
     "edge-pair": Scenario(edge_pair.run, 100),
+    "histories": Scenario(single.run, 100),
+    "histories-pair": Scenario(pair.run, 100),
+    "power-loss": Scenario(power.run, 100),
     "joins": Scenario(joins.run, 1_000),
     "behind": Scenario(behind.run, 100),
     "quota": Scenario(quota.run, 20),

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from tests.torture.report import UnavailableError
 
-_LINE: Final = re.compile(r"^(\d+) +(.*)$")
+_LINE: Final = re.compile(r"^(\d+) +(?:(\d+\.\d+) )?(.*)$")
 _RESUMED: Final = re.compile(r"^<\.\.\. (\w+) resumed>(.*)$", re.DOTALL)
 _UNFINISHED: Final = " <unfinished ...>"
 
@@ -25,11 +25,13 @@ class Call(NamedTuple):
         begin: position of its beginning among all that was recorded.
         end: of its end.
         text: name, arguments, result.
+        at_s: the time of day when it began; 0: it was not recorded (``-ttt``).
     """
 
     begin: int
     end: int
     text: str
+    at_s: float
 
 
 @functools.cache
@@ -92,16 +94,17 @@ async def attached(pid: int, *arguments: str) -> AsyncIterator[None]:
 
 def read_record(output: Path) -> Iterator[Call]:
     """System calls of a record, in the order in which they ended."""
-    begun: dict[str, tuple[int, str]] = {}
+    begun: dict[str, Call] = {}
     for position, line in enumerate(output.read_text(errors="replace").splitlines()):
         match = _LINE.match(line)
         if match is None:
             continue
-        thread, text = match.groups()
+        thread, time, text = match.groups()
+        at_s = float(time or 0)
         if text.endswith(_UNFINISHED):
-            begun[thread] = position, text.removesuffix(_UNFINISHED)
+            begun[thread] = Call(position, position, text.removesuffix(_UNFINISHED), at_s)
         elif resumed := _RESUMED.match(text):
-            begin, head = begun.pop(thread)
-            yield Call(begin, position, head + resumed[2])
+            before = begun.pop(thread)
+            yield before._replace(end=position, text=before.text + resumed[2])
         else:
-            yield Call(position, position, text)
+            yield Call(position, position, text, at_s)
