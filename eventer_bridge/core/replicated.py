@@ -1,8 +1,9 @@
 """Sessions of other servers, kept as they are, beside those that are registered here.
 
 They have their ids and timestamps, were checked there, and modules do not look at them. Observers
-are notified as of any other session. In a group, they also bring what another server tells of its
-request keys and cursors (``group_events``).
+are notified as of any other session. The last one that is kept of a server says where to go on:
+behind one that failed, none is kept until that was asked for (:meth:`ReplicaCore.replicated`). In a
+group, they also bring what another server tells of its request keys and cursors (``group_events``).
 
 Everything here runs on the event loop's thread.
 """
@@ -40,12 +41,15 @@ class ReplicaCore(SessionCore):
     def replicated(self, server_id: int) -> HighWaterMark:
         """The last session of another server that is kept; ``timestamp`` is None where none is.
 
+        From here on :meth:`replicate` goes on.
+
         Raises:
             StorageError: that is not known: what failed to be stored may be found all the same.
             ClosedError: the store is closed.
         """
         if self._backend.failure is not None:
             raise StorageError(self._backend.failure)
+        self._last_replicated.pop(server_id, None)
         return self._backend.last_session(server_id)
 
     def replicate(self, events: Sequence[Event]) -> asyncio.Future[None]:
@@ -58,11 +62,22 @@ class ReplicaCore(SessionCore):
                 later than everything of it that was handed over before.
 
         Returns:
-            A future that is done when they are durable; never to be cancelled.
+            A future that is done when they are durable; never to be cancelled. It fails if that of
+            an earlier session of the server did, until :meth:`replicated`.
         """
         server_id = events[0].id.server
+        before = self._last_replicated.get(server_id)
+        self._last_replicated[server_id] = future = self._replicate(events, before)
+        return future
+
+    def _replicate(
+        self, events: Sequence[Event], before: asyncio.Future[None] | None
+    ) -> asyncio.Future[None]:
+        server_id = events[0].id.server
+        error = _error_of(before)
         if server_id == self._server_id and not self.is_regaining:
             error = InvalidEventError(f"events of server {server_id}, which is this one")
+        if error is not None:
             return failed(self._loop.create_future(), error)
         n_bytes = payload_bytes(events)
         found = history.of_session(events)
@@ -79,7 +94,7 @@ class ReplicaCore(SessionCore):
             future = self._loop.create_future()
             session = Session.sized(REMOTE_SOURCE, len(events), n_bytes, future, events, key=key)
             self._add_pending(len(events), n_bytes)
-            self._handing_over.add(functools.partial(self._take_over_replicated, session))
+            self._handing_over.add(functools.partial(self._take_over_replicated, session, before))
             return future
         try:
             self._backend.check_types({event.type for event in events})
@@ -127,10 +142,14 @@ class ReplicaCore(SessionCore):
                 async with asyncio.timeout(limits.GIVE_WAY_S):
                     await self._own_ended.wait()
 
-    def _take_over_replicated(self, session: Session) -> Steps[None]:
+    def _take_over_replicated(
+        self, session: Session, before: asyncio.Future[None] | None
+    ) -> Steps[None]:
         """Hand a session over in its turn, a large one in steps."""
         try:
-            if session.is_stepwise:
+            if error := _error_of(before):
+                commit = failed(self._loop.create_future(), error)
+            elif session.is_stepwise:
                 commit = yield from self._backend.register_in_steps(
                     session.events, request=session.key
                 )
@@ -141,9 +160,15 @@ class ReplicaCore(SessionCore):
         except BaseException as e:  # a panic of RocksDB's binding is no Exception
             mlog.exception("replicated session failed")
             commit = failed(self._loop.create_future(), StorageError(f"it failed: {e!r}"))
-        if commit.done() and (error := commit.exception()):
+        if error := _error_of(commit):
             self._end_pending(1, session.requested, session.payload_bytes)
             session.resolve(error)
             self._notify_drained()
         else:
             self._track_one(session, commit)
+
+
+def _error_of(commit: asyncio.Future[None] | None) -> EventerBridgeError | None:
+    error = None if commit is None or not commit.done() else commit.exception()
+    assert error is None or isinstance(error, EventerBridgeError)
+    return error

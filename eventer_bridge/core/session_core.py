@@ -132,6 +132,7 @@ class SessionCore(EventCore):
         self._persisted = {i: backend.last_session(i).session for i in backend.servers()}
         self._unnotified: set[Session] = set()  # of those whose outcome is not known
         self._handing_over = WorkQueue()
+        self._last_replicated: dict[int, asyncio.Future[None]] = {}  # by server
         self._keyed = KeyedRequests(backend, self._register_of_one)
 
     @property

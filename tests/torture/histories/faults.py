@@ -115,6 +115,7 @@ def _traced(injection: Callable[[random.Random], str]) -> FaultCb:
             yield
             return
         async with contextlib.AsyncExitStack() as stack:
+            stack.enter_context(server.starving())  # one that is to take over then, ends
             with contextlib.suppress(UnavailableError):  # it is being traced, or gone
                 await stack.enter_async_context(attached(server.pid, *arguments))
             yield
@@ -126,18 +127,17 @@ def _traced(injection: Callable[[random.Random], str]) -> FaultCb:
 async def _starved(server: Server, limit: int, most: int) -> AsyncIterator[None]:
     """Let a process take no more than so much."""
     pid, before = server.pid, (0, 0)
-    server.is_starved = True
     with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess):
         if pid is not None:
             before = resource.prlimit(pid, limit)
             resource.prlimit(pid, limit, (most, before[1]))
     try:
-        yield
+        with server.starving():
+            yield
     finally:
         with contextlib.suppress(ProcessLookupError):
             if pid is not None:
                 resource.prlimit(pid, limit, before)
-        server.is_starved = False
 
 
 @contextlib.asynccontextmanager

@@ -8,7 +8,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +24,9 @@ PROGRAM: Final = "tests.torture.shifted_clock"
 
 LOGS: Final = 3
 """Logs of earlier processes that are kept for who looks for the cause of a violation."""
+
+STARVED_S: Final = 5.0
+"""After so long without a lack, a process does not end of it any more."""
 
 CLIENTS: Final = [
     {
@@ -49,14 +52,14 @@ class Server:
 
     Attributes:
         link: the proxy that its clients use.
-        is_starved: whether it may end by itself: it has too little memory, or too few files.
     """
 
     def __init__(
         self, directory: Path, number: int, core: Mapping[str, Any], history: History
     ) -> None:
         self.directory = directory
-        self.is_starved = False
+        self._starved_s = 0.0  # until when it may end by itself
+        self._n_starving = 0
         self.link: proxy.Proxy
         self._number = number
         self._core = core
@@ -85,6 +88,20 @@ class Server:
     def store(self) -> Path:
         """Directory of its store."""
         return self.directory / "events"
+
+    @contextlib.contextmanager
+    def starving(self) -> Iterator[None]:
+        """It may end by itself meanwhile, and soon after: it lacks memory, files or a disk."""
+        self._n_starving += 1
+        try:
+            yield
+        finally:
+            self._n_starving -= 1
+            self._starved_s = time.monotonic() + STARVED_S
+
+    @property
+    def _is_starved(self) -> bool:
+        return self._n_starving > 0 or time.monotonic() < self._starved_s
 
     def shift_clock(self, seconds: float) -> None:
         """Shift its clock by so much, all together."""
@@ -116,7 +133,7 @@ class Server:
         async with self._changing:
             if self._gateway is not running:
                 return
-            if not self.is_starved:
+            if not self._is_starved:
                 log = tail(running.stderr_path, 2_000)
                 self._history.problems.append(f"server {self._number} ended: {code}: {log}")
             await self._end(is_kill=True)
@@ -133,7 +150,7 @@ class Server:
         try:
             await self._running.aclose()
         except ChildError as e:
-            if not self.is_starved:
+            if not self._is_starved:
                 self._history.problems.append(f"server {self._number}: {e}")
         self._history.ends.append((begin_s, self._number, is_kill))
         shutil.copyfile(running.stderr_path, self.directory / f"log.{self._n_logs % LOGS}")
