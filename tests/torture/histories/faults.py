@@ -21,9 +21,12 @@ from tests.torture.strace import attached, require_strace
 MAX_AT_ONCE: Final = 3
 """Faults of a round."""
 
+LONG: Final = 0.2
+"""How often a fault takes longer than clients wait for anything."""
+
 SHORT_S: Final = 1.5
 LONG_S: Final = 5.0
-"""How long a fault takes at most; every fifth one up to the second, which nobody waits for."""
+"""How long the others take, and these, at most."""
 
 AHEAD_S: Final = 3.0
 BEHIND_S: Final = 3_600.0
@@ -234,20 +237,15 @@ async def combined(
     known: Mapping[str, tuple[int, FaultCb]],
 ) -> None:
     """Do some to servers at the same time, or nearly."""
-    names = [*known]
     weights = [weight for weight, _ in known.values()]
-    chosen = chance.choices(names, weights, k=chance.randint(1, MAX_AT_ONCE))
-    # all that is random is decided now: the same seed does the same
-    doing = [
-        _do(
-            known[name][1],
-            (name, chance.randrange(len(servers))),
-            (chance.uniform(0, 0.5), chance.uniform(0.1, LONG_S if i == 0 else SHORT_S)),
-            (servers, random.Random(chance.random()), history),
-        )
-        for name in {*chosen}
-        for i in (chance.randrange(5),)
-    ]
+    chosen = chance.choices([*known], weights, k=chance.randint(1, MAX_AT_ONCE))
+    doing = []
+    for name in dict.fromkeys(chosen):  # all that is random is decided now, of the seed alone
+        most_s = LONG_S if chance.random() < LONG else SHORT_S
+        which = name, chance.randrange(len(servers))
+        when = chance.uniform(0, 0.5), chance.uniform(0.1, most_s)
+        world = servers, random.Random(chance.random()), history
+        doing.append(_do(known[name][1], which, when, world))
     await asyncio.gather(*doing)
 
 

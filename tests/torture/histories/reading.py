@@ -212,7 +212,7 @@ def readers(
         Wish("live"),
         Wish("registered", persisted=False),
         Wish("start", start=True),
-        Wish("start-slow", start=True, is_slow=True),
+        Wish("start-slow", start=True, is_slow=True, hops=are_many),
         Wish("start-one", start=True, writer=2),
         Wish("cursor", cursor="one"),
         Wish("cursor-rival", cursor="two"),
