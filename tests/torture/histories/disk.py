@@ -1,7 +1,8 @@
 """A directory as a disk would have it after a loss of power, from a record of system calls.
 
 What was synced is there. Of what was written since, it is chosen by chance for each file: all,
-nothing, a beginning that ends anywhere, or some of the writes, with zeros in place of the others.
+nothing, a beginning that ends with any sector, or some of the sectors, with zeros in place of the
+others.
 Names are made and removed in the order of the calls, up to any of them: a sync of a directory keeps
 all that came before, a sync of a file its own name, and what came before that (as the journals of
 file systems do).
@@ -9,7 +10,8 @@ file systems do).
 
 import random
 import re
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -19,6 +21,8 @@ SYSTEM_CALLS: Final = (
     "openat,close,write,pwrite64,lseek,fdatasync,fsync,rename,unlink,ftruncate,link"
 )
 """Those that change the files of a store, or say which file is meant."""
+
+SECTOR_BYTES: Final = 512
 
 _CALL: Final = re.compile(r"^(\w+)\((.*)\) += (-?\d+)")
 _TEXT: Final = re.compile(r'"((?:\\x[0-9a-f]{2})*)"')
@@ -57,22 +61,46 @@ class _File:
     def cut(self, chance: random.Random) -> bytes:
         """What is left of it."""
         content = bytearray(self.synced)
-        n_writes = len(self.waiting)
+        pieces = [piece for write in self.waiting for piece in _sectors(write)]
         match chance.randrange(4):
             case 0:
-                left = self.waiting
+                left = pieces
             case 1:
                 left = []
             case 2:
-                left = self.waiting[: chance.randint(0, n_writes)]
-                if left and (data := left[-1].data):
-                    torn = data[: chance.randrange(len(data))]
-                    left = [*left[:-1], left[-1]._replace(data=torn)]
+                left = pieces[: chance.randint(0, len(pieces))]
             case _:
-                left = [i for i in self.waiting if chance.random() < 0.5]
-        for write in left:
-            _apply(content, write)
+                left = _some(pieces, chance)
+        for piece in left:
+            _apply(content, piece)
         return bytes(content)
+
+
+def _sectors(write: _Write) -> Iterator[_Write]:
+    """What a call wrote of each sector, which a disk writes all of, or nothing."""
+    end, offset, data = write
+    if data is None:
+        yield write
+        return
+    begin = 0
+    while begin < len(data):
+        size = SECTOR_BYTES - (offset + begin) % SECTOR_BYTES
+        yield _Write(end, offset + begin, data[begin : begin + size])
+        begin += size
+
+
+def _some(pieces: Sequence[_Write], chance: random.Random) -> list[_Write]:
+    """Of each sector the first pieces, up to any of them; all that changes the size."""
+    n_pieces = Counter(i.offset // SECTOR_BYTES for i in pieces if i.data is not None)
+    left = {sector: chance.randint(0, n) for sector, n in n_pieces.items()}
+    some: list[_Write] = []
+    for piece in pieces:
+        sector = piece.offset // SECTOR_BYTES
+        if piece.data is None or left[sector] > 0:
+            some.append(piece)
+            if piece.data is not None:
+                left[sector] -= 1
+    return some
 
 
 def _apply(content: bytearray, write: _Write) -> None:

@@ -12,8 +12,7 @@ from tests.support.pair import core
 from tests.torture.histories import faults
 from tests.torture.histories.record import History
 from tests.torture.histories.servers import Server, closing
-from tests.torture.histories.single import PROGRESS_S, judge, work
-from tests.torture.histories.wire import read_server
+from tests.torture.histories.single import judge, read_rows, work
 from tests.torture.report import Progress
 
 
@@ -39,7 +38,7 @@ async def run(directory: Path, rounds: int, chance: random.Random, progress: Pro
             known = faults.available(faults.OF_DISKS)
             await work(servers, history, chance, known, (rounds, progress))
             for n in (1, 2):
-                history.note_stored(n, await read_server(servers[0].port, n, PROGRESS_S))
+                history.note_stored(n, await read_rows(servers[0].port, n))
     return judge(history, rounds)
 
 

@@ -23,8 +23,7 @@ from tests.torture.histories.disk import SYSTEM_CALLS, Disk
 from tests.torture.histories.doors import Doors
 from tests.torture.histories.reading import readers
 from tests.torture.histories.record import PLAIN, History
-from tests.torture.histories.single import RETENTION, at_work, judge
-from tests.torture.histories.wire import read_server
+from tests.torture.histories.single import RETENTION, at_work, judge, read_rows
 from tests.torture.histories.writing import Writer, writers
 from tests.torture.ledger import ViolationError
 from tests.torture.report import Progress
@@ -115,7 +114,7 @@ async def _cut(here: Path, recorded: _Recorded, chance: random.Random) -> str:
         async with gateway(after, core=_core(after)) as running:
             async with proxy.create(running.port) as link:
                 await _send_again(Doors([link]), recorded.writing, history, chance)
-            history.note_stored(1, await read_server(running.port, 1, TIMEOUT_S))
+            history.note_stored(1, await read_rows(running.port, 1))
     except ChildError as e:
         raise ViolationError(f"cut after {n_calls} calls: {e}") from None
     told = judge(history, 1)

@@ -46,6 +46,23 @@ def token_of(event: Message) -> Token:
     return Token(data["w"], data["n"], data["i"], data["of"], event["type"][1])
 
 
+class Row(NamedTuple):
+    """An event of a writer as it is stored."""
+
+    event_id: EventId
+    token: Token
+    timestamp: tuple[int, int]
+
+
+def rows_of(events: Sequence[Message]) -> list[Row]:
+    """The events of writers among others."""
+    return [
+        Row(id_of(i["id"]), token_of(i), (i["timestamp"]["s"], i["timestamp"]["us"]))
+        for i in events
+        if i["type"][0] == "history"
+    ]
+
+
 @dataclasses.dataclass(slots=True)
 class Attempt:
     """A request was sent.
@@ -189,11 +206,10 @@ class History:
     parked: dict[str, set[EventId]] = dataclasses.field(default_factory=dict)
     problems: list[str] = dataclasses.field(default_factory=list)
 
-    def note_stored(self, server: int, events: Sequence[Message]) -> None:
-        """Take what a server has in the end, which it tells in the order of its ids."""
-        ours = [i for i in events if i["type"][0] == "history"]
-        self.stored[server] = {id_of(i["id"]): token_of(i) for i in ours}
-        self.timestamps[server] = [(i["timestamp"]["s"], i["timestamp"]["us"]) for i in ours]
+    def note_stored(self, server: int, rows: Sequence[Row]) -> None:
+        """Take what a server has in the end, in the order in which it tells it."""
+        self.stored[server] = {row.event_id: row.token for row in rows}
+        self.timestamps[server] = [row.timestamp for row in rows]
 
     def may_be_lost(self, at_s: float) -> bool:
         """Whether a restore may have lost what was stored at this moment."""

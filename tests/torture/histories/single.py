@@ -21,7 +21,7 @@ from tests.torture.histories import faults
 from tests.torture.histories.checks import check
 from tests.torture.histories.doors import Doors
 from tests.torture.histories.reading import Reader, readers
-from tests.torture.histories.record import History
+from tests.torture.histories.record import History, Row, rows_of
 from tests.torture.histories.servers import Server, closing
 from tests.torture.histories.wire import DeclinedError, LostError, read_server
 from tests.torture.histories.writing import Writer, writers
@@ -51,7 +51,7 @@ async def run(directory: Path, rounds: int, chance: random.Random, progress: Pro
     known = faults.available(faults.OF_DISKS, faults.OF_BACKUPS)
     async with closing(server):
         await work([server], history, chance, known, (rounds, progress))
-        history.note_stored(1, await read_server(server.port, 1, PROGRESS_S))
+        history.note_stored(1, await read_rows(server.port, 1))
         await _note_parked(server, history)
     return judge(history, rounds)
 
@@ -87,20 +87,31 @@ async def work(
 async def _settle(servers: Sequence[Server]) -> None:
     """Wait until all servers have the same events of the writers."""
     numbers = range(1, len(servers) + 1)
+    has: list[dict[int, list[Row]]] = [{n: [] for n in numbers} for _ in servers]
     while len(servers) > 1:
-        with contextlib.suppress(LostError, DeclinedError):
-            has = [
-                [
-                    event
-                    for n in numbers
-                    for event in await read_server(i.port, n, PROGRESS_S)
-                    if event["type"][0] == "history"
-                ]
-                for i in servers
-            ]
-            if all(i == has[0] for i in has):
-                return
+        for server, rows in zip(servers, has, strict=True):
+            for n in numbers:
+                with contextlib.suppress(LostError, DeclinedError):
+                    rows[n] += await read_rows(server.port, n, rows[n][-1:])
+        if all(rows == has[0] for rows in has):
+            return
         await asyncio.sleep(POLL_S * 10)
+
+
+async def read_rows(port: int, server: int, behind: Sequence[Row] = ()) -> list[Row]:
+    """The stored events of writers, of a server.
+
+    Args:
+        port: of the server that is asked.
+        server: whose events.
+        behind: the last one that is known.
+
+    Raises:
+        LostError, DeclinedError: they could not be read.
+    """
+    last = behind[-1].event_id if behind else None
+    pages = read_server(port, server, PROGRESS_S, last)
+    return [row async for page in pages for row in rows_of(page)]
 
 
 @contextlib.asynccontextmanager

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import json
 import socket
+from collections.abc import AsyncIterator
 from typing import Any, Final, TypeAlias
 
 HOST: Final = "127.0.0.1"
@@ -126,9 +127,11 @@ async def connect(
             await asyncio.get_running_loop().sock_connect(end, (HOST, port))
         buffer_bytes = SMALL_BUFFER_BYTES if is_slow else 1 << 16
         streams = await asyncio.open_connection(sock=end, limit=buffer_bytes)
-    except (OSError, TimeoutError) as e:
+    except BaseException as e:
         end.close()
-        raise LostError(f"not connected: {e!r}") from None
+        if isinstance(e, OSError):  # as is TimeoutError
+            raise LostError(f"not connected: {e!r}") from None
+        raise
     connection = Connection(*streams)
     request = {
         "msg_type": "init_req",
@@ -150,25 +153,33 @@ async def connect(
     return connection
 
 
-async def read_server(port: int, server: int, patience_s: float) -> list[Message]:
-    """All events of a server that are stored, by pages.
+async def read_server(
+    port: int, server: int, patience_s: float, last: EventId | None
+) -> AsyncIterator[list[Message]]:
+    """The events of a server that are stored, by pages.
+
+    Args:
+        port: where.
+        server: of which server.
+        patience_s: as of :func:`connect`.
+        last: behind which event; None: all.
 
     Raises:
         LostError, DeclinedError: they could not be read.
     """
     connection = await connect(port, patience_s)
-    events: list[Message] = []
     try:
         while True:
             query = {"msg_type": "query_req", "query_id": 1, "query_type": "server"}
             query |= {"server_id": server, "persisted": True, "max_results": 4_000}
-            if events:
-                query["last_event_id"] = events[-1]["id"]
+            if last is not None:
+                query["last_event_id"] = as_json(last)
             await connection.send(query, patience_s)
             while (answer := await connection.receive(patience_s))["msg_type"] != "query_res":
                 pass
-            events += answer["events"]
+            yield answer["events"]
             if not answer["more_follows"]:
-                return events
+                return
+            last = id_of(answer["events"][-1]["id"])
     finally:
         connection.close()
