@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from tests.torture.histories.check_cursors import check_cursors
+from tests.torture.histories.check_cursors import OF_DISKS, check_cursors
 from tests.torture.histories.record import (
     CHAINED,
     KEPT,
@@ -123,20 +123,23 @@ def _check_request(
 
 
 def _was_missed(history: History, attempts: Sequence[Attempt]) -> bool:
-    """Whether a server was killed, or stopped, after it was asked, and another one was asked."""
+    """Whether two servers were asked, and one of them was away, or its disk failed, in between."""
     return any(
-        before.door != after.door and _ended_abruptly(history, before.door, before.begin_s, after)
+        before.door != after.door
+        and _was_away(history, {before.door, after.door}, before.begin_s, after.end_s)
         for before, after in itertools.permutations(attempts, 2)
     )
 
 
-def _ended_abruptly(history: History, server: int, since_s: float, until: Attempt) -> bool:
-    return any(
-        is_kill and number == server and since_s <= at_s <= until.end_s
-        for at_s, number, is_kill in history.ends
-    ) or any(
-        i.what == f"stop {server}" and since_s <= i.end_s and i.begin_s <= until.end_s
+def _was_away(history: History, servers: set[int], since_s: float, until_s: float) -> bool:
+    kills = (at_s for at_s, server, is_kill in history.ends if is_kill and server in servers)
+    faults = (
+        i
         for i in history.faults
+        if i.what.partition(" ")[0] in {"stop", *OF_DISKS} and int(i.what.split()[1]) in servers
+    )
+    return any(since_s <= at_s <= until_s for at_s in kills) or any(
+        since_s <= i.end_s and i.begin_s <= until_s for i in faults
     )
 
 
