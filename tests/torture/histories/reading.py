@@ -27,7 +27,12 @@ SLOW_S: Final = 0.05
 """Up to which a slow one pauses behind each."""
 
 LEAVES: Final = 0.01
-"""How often it connects anew behind a message, for no reason."""
+LEAVES_BEHIND: Final = 0.1
+"""How often it leaves behind a message, for no reason; and before it is up to date."""
+
+AWAY: Final = 0.2
+AWAY_S: Final = 8.0
+"""How often who left stays away, and up to how long: thousands of events come meanwhile."""
 
 ACKS: Final = 0.6
 """How often what came is acknowledged at once."""
@@ -61,6 +66,7 @@ class Reader:
         self._unacked: list[EventId] = []
         self._parked: list[EventId] = []
         self._n_pings = 0
+        self._is_up_to_date = False
         self._is_ending = False
         self._is_done = False
         self._is_new = True
@@ -98,12 +104,15 @@ class Reader:
             self._visits.append(visit)
             self._is_new = False
             self._unacked, self._parked = [], []
+            self._is_up_to_date = not (wish.start or wish.cursor)  # these are never told
             try:
                 await self._read(connection, visit, is_last=self._is_ending)
             except LostError as e:
                 visit.note("lost", str(e))
             finally:
                 self._doors.leave(connection, self._chance)
+            if self._chance.random() < AWAY and not self._is_ending:
+                await asyncio.sleep(self._chance.uniform(0, AWAY_S))
 
     def _init(self) -> dict[str, Any]:
         wish = self._wish
@@ -140,7 +149,7 @@ class Reader:
 
     async def _dawdle(self) -> None:
         chance = self._chance
-        if chance.random() < LEAVES:
+        if chance.random() < (LEAVES if self._is_up_to_date else LEAVES_BEHIND):
             raise LostError("it left")
         if self._wish.is_slow:
             await asyncio.sleep(chance.uniform(0, SLOW_S))
@@ -160,6 +169,7 @@ class Reader:
                 visit.note("known", message["ping_id"])
             case "up_to_date":
                 visit.note("up_to_date")
+                self._is_up_to_date = True
                 self._is_done |= is_last
             case "cursor_lost":
                 raise LostError("another one has the cursor")
