@@ -19,12 +19,12 @@ AS_PROMISED = (
 
 
 async def test_a_gateway_does_what_is_promised_whatever_is_done_to_it(tmp_path: Path) -> None:
-    outcome = await single.run(tmp_path, 2, random.Random("2"), no_progress)
+    outcome = await single.run(tmp_path, 2, random.Random("20"), no_progress)
     assert re.match(AS_PROMISED, outcome)
 
 
 async def test_so_does_a_pair(tmp_path: Path) -> None:
-    outcome = await pair.run(tmp_path, 1, random.Random("1"), no_progress)
+    outcome = await pair.run(tmp_path, 1, random.Random("20"), no_progress)
     assert re.match(AS_PROMISED, outcome)
 
 
