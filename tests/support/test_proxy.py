@@ -78,3 +78,20 @@ def test_plans_depend_on_the_seed_only() -> None:
     cuts = [plan.cut_after_bytes or 0 for plan in plans]
     assert min(cuts) < 100
     assert max(cuts) > 1_000
+
+
+async def test_it_holds_one_direction_and_refuses() -> None:
+    server = await asyncio.start_server(echo, "127.0.0.1", 0)
+    async with server, proxy.create(server.sockets[0].getsockname()[1]) as it:
+        reader, writer = await asyncio.open_connection("127.0.0.1", it.port)
+        it.hold(1)
+        it.is_refusing = True
+        writer.write(b"a")
+        refused, other = await asyncio.open_connection("127.0.0.1", it.port)
+        assert await read_all(refused) == b""
+        other.close()
+        coming = asyncio.create_task(reader.readexactly(1))
+        assert not coming.done()
+        it.go_on()
+        assert await coming == b"a"
+        writer.close()

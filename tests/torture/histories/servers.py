@@ -136,8 +136,11 @@ class Server:
             if not self._is_starved:
                 log = tail(running.stderr_path, 2_000)
                 self._history.problems.append(f"server {self._number} ended: {code}: {log}")
-            await self._end(is_kill=True)
-            await self._start()
+            try:
+                await self._end(is_kill=True)
+                await self._start()
+            except ChildError as e:
+                self._history.problems.append(f"server {self._number} does not start: {e}")
 
     async def _end(self, *, is_kill: bool) -> None:
         running, self._gateway = self._gateway, None
