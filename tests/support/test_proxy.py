@@ -84,14 +84,16 @@ async def test_it_holds_one_direction_and_refuses() -> None:
     server = await asyncio.start_server(echo, "127.0.0.1", 0)
     async with server, proxy.create(server.sockets[0].getsockname()[1]) as it:
         reader, writer = await asyncio.open_connection("127.0.0.1", it.port)
+        writer.write(b"a")
+        assert await reader.readexactly(1) == b"a"
         it.hold(1)
         it.is_refusing = True
-        writer.write(b"a")
+        writer.write(b"b")
         refused, other = await asyncio.open_connection("127.0.0.1", it.port)
         assert await read_all(refused) == b""
         other.close()
         coming = asyncio.create_task(reader.readexactly(1))
         assert not coming.done()
         it.go_on()
-        assert await coming == b"a"
+        assert await coming == b"b"
         writer.close()
