@@ -214,7 +214,10 @@ def _check_start(history: History, wish: Wish, visits: Sequence[Visit]) -> Itera
             missing = [
                 event_id
                 for event_id, token in stored.items()
-                if event_id not in ids and wish.wants(token) and (until is None or event_id < until)
+                if event_id not in ids
+                and wish.wants(token)
+                and (until is None or event_id < until)
+                and not (token.kind == SHORT and history.restores)  # it was told to be deleted once
             ]
             if missing:
                 yield f"{wish.name} missed {_told(missing)}: {_where(life, missing[0])}"
