@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Mapping
 from typing import Final
 
 import click
@@ -30,6 +30,7 @@ class MarinerTarget(Target):
         timeout_s: float = 10,
         start: Start | None = None,
         cursor: str | None = None,
+        histories: Mapping[int, str] | None = None,
     ) -> client.Client:
         """See :meth:`Target.connect`, and ``mariner.client.connect`` for the rest."""
         return await client.connect(
@@ -42,6 +43,7 @@ class MarinerTarget(Target):
             persisted=persisted,
             start=start,
             cursor=cursor,
+            histories=histories,
             ssl=self.ssl_context(),
             connect_timeout_s=timeout_s,
         )

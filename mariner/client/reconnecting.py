@@ -69,8 +69,8 @@ from mariner.errors import (
 mlog = logging.getLogger(__name__)
 
 Connect: TypeAlias = Callable[..., Awaitable[Client]]
-"""Connects to one server: ``functools.partial(client.connect, …)``, without ``start`` and
-``cursor``."""
+"""Connects to one server: ``functools.partial(client.connect, …)``, without ``start``, ``cursor``
+and ``histories``."""
 
 MAX_UNANSWERED: Final = core_limits.MAX_REGISTRATIONS_IN_FLIGHT
 """Registrations that wait for a connection or an answer; others wait to be taken on."""
