@@ -15,8 +15,8 @@ from hat.event.common import sbs_repo
 
 from eventer_bridge.errors import InvalidMessageError
 from eventer_bridge.eventer import codec
-from eventer_bridge.eventer.messages import MsgQueryReq, RefusedReq
-from eventer_bridge.model import EventId, QueryLatestParams
+from eventer_bridge.eventer.messages import MsgQueryReq, MsgQueryRes, RefusedReq
+from eventer_bridge.model import EventId, QueryLatestParams, QueryResult
 from tests.eventer_bridge.eventer.message_generator import NAMES
 from tests.support import json_oracle
 
@@ -112,11 +112,19 @@ def sifted(value: Any) -> tuple[Any, list[Any]]:
     return ({**value, "events": kept} if isinstance(value, dict) else kept), others
 
 
-def judge_extended(name: str, data: bytes, decoded: MsgQueryReq) -> None:
-    """Of a query that only we know: hat-sbs does not look at what is ours."""
-    bare = msgspec.structs.replace(decoded.params, last_event_id=None)
-    assert sbs_repo.decode(name, data) == sbs_repo.decode(*codec.encode(MsgQueryReq(bare))), data
-    assert codec.decode(*codec.encode(decoded)) == decoded, data
+def judge_extended(name: str, data: bytes, decoded: MsgQueryReq | MsgQueryRes) -> None:
+    """Of what only we know: hat-sbs does not look at what is ours."""
+    if isinstance(decoded, MsgQueryReq):
+        params = msgspec.structs.replace(decoded.params, last_event_id=None)
+        assert sbs_repo.decode(name, data) == sbs_repo.decode(*codec.encode(MsgQueryReq(params)))
+        assert codec.decode(*codec.encode(decoded)) == decoded, data
+        return
+    kept, others = sifted(with_bytes(sbs_repo.decode(name, data)))
+    assert [msgspec.to_builtins(i.id) for i in decoded.refused] == others, data
+    result = msgspec.structs.replace(decoded.result, deleted=None, n_deletions=0)
+    assert sbs_repo.decode(*codec.encode(MsgQueryRes(result))) == kept, data
+    admitted = MsgQueryRes(decoded.result)
+    assert codec.decode(*codec.encode(admitted)) == admitted, data
 
 
 def judge(name: str, data: bytes) -> Verdict:
@@ -132,7 +140,10 @@ def judge(name: str, data: bytes) -> Verdict:
         reason = str(e)
     is_refused = decoded is None or isinstance(decoded, RefusedReq)
     match decoded:
-        case MsgQueryReq(params=QueryLatestParams(last_event_id=EventId())):
+        case (
+            MsgQueryReq(params=QueryLatestParams(last_event_id=EventId()))
+            | MsgQueryRes(result=QueryResult(deleted=EventId()))
+        ):
             judge_extended(name, data, decoded)
             return "accepted"
 
