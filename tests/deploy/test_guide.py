@@ -143,30 +143,36 @@ def test_each_alert_has_its_section_and_each_section_its_alert() -> None:
         assert rule["annotations"]["runbook"] == f"docs/alerts.md#{rule['alert'].lower()}"
 
 
+def noticed_s() -> float:
+    """How long a Monitor Server takes at most to notice that a member is silent."""
+    parameters = inspect.signature(chatter.connect).parameters
+    return float(parameters["ping_delay"].default + parameters["ping_timeout"].default)
+
+
 def silent_host_s() -> float:
     """How long a standby takes at most to be active when the host of the other one falls silent.
 
     Its Monitor Server follows the other one's: it has to miss a ping, and to try to connect again.
     """
     monitor = yaml.safe_load((ROOT / "deploy/pair/monitor-2.yaml").read_text())["slave"]
-    parameters = inspect.signature(chatter.connect).parameters
-    noticed_s = parameters["ping_delay"].default + parameters["ping_timeout"].default
     retries, delay_s = monitor["connect_retry_count"], monitor["connect_retry_delay"]
     connecting_s = (retries + 1) * monitor["connect_timeout"] + retries * delay_s
-    return float(noticed_s + connecting_s + remote_limits.TAKE_OVER_CATCH_UP_S)
+    return noticed_s() + float(connecting_s + remote_limits.TAKE_OVER_CATCH_UP_S)
 
 
 def test_bounds_of_silence_are_those_of_the_code() -> None:
     words = " ".join(GUIDE.split())
     bound_s = math.ceil(silent_host_s() / 10) * 10
-    assert f"if a whole host falls silent, that takes up to {bound_s} s." in words
+    stopped_s = noticed_s() + remote_limits.MEMBER_ANSWER_S
+    promise = f"{stopped_s:.0f} s if it stands still, {bound_s} s if its whole host falls silent"
+    assert promise in words
     ping_s = net_limits.PING_DELAY_S + net_limits.PING_TIMEOUT_S
     assert (
         f"when a request is not answered for {limits.RESPONSE_TIMEOUT_S:.0f} s, or, without"
         f" requests, when a ping is not answered, up to {ping_s:.0f} s later."
     ) in words
     assert remote_limits.READY_CATCH_UP_S == 60
-    assert "One that is back first catches up with the active one, for a minute at most." in words
+    assert "One that is back first catches up with the active one, for a minute at most;" in words
     for text in (GUIDE, DEPLOY):
         unit = (ROOT / "deploy/mariner.service").read_text()
         [watchdog_s] = re.findall(r"^WatchdogSec=(\d+)s$", unit, re.MULTILINE)
