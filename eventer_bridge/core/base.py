@@ -108,9 +108,12 @@ class EventCore(aio.Resource, abc.ABC):
         missing: the last event of other servers that will never come, since the start.
         histories: of the servers whose events it has, as far as they are known. It is replaced
             when it changes.
+        is_regaining: whether it takes events of its own that others have (``remote.own_events``).
         lane: who takes in a large message of a client has it from before it is decoded, and
             for a large session until that is committed.
     """
+
+    is_regaining = False
 
     def __init__(self, max_pending_bytes: int) -> None:
         self.lane = FairGate(limits.MAX_LARGE_SESSIONS)
@@ -334,8 +337,9 @@ class EventCore(aio.Resource, abc.ABC):
             found = history.departure(followed, current, seen.session)
             if found is not None:
                 return found._replace(reason=f"server {server_id}: {found.reason}")
-        if server_id != self.server_id or seen.session <= self.last_persisted(server_id):
-            return None  # what another server has may come later
+        is_own = server_id == self.server_id and not self.is_regaining
+        if not is_own or seen.session <= self.last_persisted(server_id):
+            return None  # what others have may come later
         text = f"{server_id}/{seen.session}/{seen.instance}"
         return Departure(0, f"event {text} is not stored here")  # nor is what was before it, maybe
 

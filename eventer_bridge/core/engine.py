@@ -262,6 +262,9 @@ class Engine(ReplicaCore):
             await self._backend.begin_history(self._server_id)
             self._session_ids.renew()
             self.is_regaining = True
+            # what others tell of it is of the history of what it gets back
+            own = self._server_id
+            self.histories = {i: known for i, known in self.histories.items() if i != own}
 
     async def stop(self, *, is_last: bool = False) -> None:
         """Become STANDBY, whatever it is; each step of it is bounded.

@@ -30,13 +30,7 @@ mlog = logging.getLogger(__name__)
 
 
 class ReplicaCore(SessionCore):
-    """A core that keeps sessions of other servers, too.
-
-    Attributes:
-        is_regaining: whether it takes events of its own that others have (``remote.own_events``).
-    """
-
-    is_regaining = False
+    """A core that keeps sessions of other servers, too."""
 
     def replicated(self, server_id: int) -> HighWaterMark:
         """The last session of another server that is kept; ``timestamp`` is None where none is.
