@@ -192,7 +192,7 @@ async def test_a_client_that_cannot_be_notified_is_closed_and_costs_nobody_anyth
         writer.connection.send_alone(*codec.encode(MsgRegisterReq([register_event("a")])))
         assert await types(hears) == [("a",)]
         await keeper.close_reason()
-        await closed(server, "internal error")
+        await closed(server, "a gap in what it gets")
         monkeypatch.undo()
         assert await writer.register(register_event("a"))
         assert await types(hears) == [("a",)]
