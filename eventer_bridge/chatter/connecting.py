@@ -15,6 +15,7 @@ from eventer_bridge.chatter.handler import ConnectionSettings, Handler
 from eventer_bridge.errors import ConfigurationError, ConnectError
 from eventer_bridge.net import errors as connection_errors
 from eventer_bridge.net import limits as net_limits
+from eventer_bridge.net.connecting import open_connection
 
 HandlerT = TypeVar("HandlerT", bound=Handler)
 
@@ -88,14 +89,7 @@ async def _open(
     timeout = asyncio.timeout(timeout_s)
     try:
         async with timeout:
-            await asyncio.get_running_loop().create_connection(
-                lambda: connection,
-                address.host,
-                address.port,
-                ssl=tls,
-                server_hostname=server_name,
-                ssl_shutdown_timeout=net_limits.CLOSE_TIMEOUT_S if tls else None,
-            )
+            await open_connection(connection, address.host, address.port, tls, server_name)
     except OSError as e:
         # TimeoutError, ours or TCP's, is an OSError
         if isinstance(e, TimeoutError) and timeout.expired():

@@ -355,6 +355,11 @@ class Stream(StreamHooks[MessageT], asyncio.Protocol):
         self.close(reason, detail=detail, text=text, level=level)
         self._transport.abort()
 
+    def end_opening(self) -> None:
+        """Opening it failed, perhaps after the connection was made: it is gone."""
+        if hasattr(self, "_transport"):
+            self.connection_lost(None)
+
     async def wait_lost(self) -> None:
         """After :meth:`close`: wait until the connection is gone, and see that this is soon."""
         assert self._closing is not None
@@ -424,6 +429,8 @@ class Stream(StreamHooks[MessageT], asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone."""
+        if self.lost.done():  # it was told of at once
+            return
         if self.close_reason is None:
             if self._slot is None:  # held-back messages are still delivered
                 self.has_ended = True

@@ -19,6 +19,7 @@ from eventer_bridge.errors import ConnectError, EventerBridgeError
 from eventer_bridge.net import Admission, Quota
 from eventer_bridge.net import errors as connection_errors
 from eventer_bridge.net import limits as net_limits
+from eventer_bridge.net.connecting import open_connection
 from eventer_bridge.net.listening import StreamListener, listen_for_streams
 from eventer_bridge.net.retry import keep_trying
 from eventer_bridge.net.stats import CloseReason
@@ -69,7 +70,7 @@ async def connect(
     address = f"{host}:{port}"
     try:
         async with asyncio.timeout(net_limits.CONNECT_TIMEOUT_S) as timeout:
-            await asyncio.get_running_loop().create_connection(lambda: connection, host, port)
+            await open_connection(connection, host, port, None, None)
             try:
                 is_ready = await connection.ready
             except BaseException:

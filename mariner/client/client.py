@@ -38,6 +38,7 @@ from eventer_bridge.model import (
     Status,
 )
 from eventer_bridge.net import errors as connection_errors
+from eventer_bridge.net.connecting import open_connection
 from eventer_bridge.net.pause import Pause
 from mariner.client import conditions, reasons
 from mariner.client.connection import ServerConnection
@@ -85,9 +86,6 @@ mlog = logging.getLogger(__name__)
 
 _READER: Final = secrets.token_hex(16)
 _attempts: Final = itertools.count(1)
-
-CLOSE_TIMEOUT_S: Final = 2.0
-"""How long closing waits for the peer to close TLS."""
 
 
 async def connect(
@@ -448,14 +446,7 @@ class Client(aio.Resource):
         self._is_tls = ssl is not None
         server_name = (server_hostname or host) if ssl else None
         try:
-            await self._loop.create_connection(
-                lambda: self._connection,
-                host,
-                port,
-                ssl=ssl,
-                server_hostname=server_name,
-                ssl_shutdown_timeout=CLOSE_TIMEOUT_S if ssl else None,
-            )
+            await open_connection(self._connection, host, port, ssl, server_name)
         except OSError as e:
             raise ConnectError(
                 f"{self._address}: {connection_errors.refused(e, server_name)}"

@@ -41,6 +41,7 @@ from tests.support import proxy
 from tests.support.gateway import gateway
 from tests.support.inprocess import APP, running_gateway
 from tests.support.peer import RawPeer
+from tests.support.waiting import until
 
 READER: Final = {**APP, "register_events": [{"subscriptions": [["a"]]}]}
 
@@ -263,8 +264,8 @@ async def test_why_there_is_no_connection_is_logged_once(caplog: pytest.LogCaptu
         running_gateway() as running,
         reconnecting(running.mariner.port, client_token="wrong"),
     ):
-        while len(found := of(caplog, "client is not connected")) < 3:
-            await asyncio.sleep(0)
+        await until(lambda: len(of(caplog, "client is not connected")) >= 3)
+    found = of(caplog, "client is not connected")
     assert [i.levelno for i in found[:3]] == [logging.WARNING, logging.DEBUG, logging.DEBUG]
     assert found[0].reason == "invalid client name or token"  # type: ignore[attr-defined]
 
