@@ -154,7 +154,7 @@ class Acceptor(aio.Resource):
             self._async_group.spawn(self._accept_loop, listener)
 
     async def _accept_loop(self, listener: socket.socket) -> None:
-        with listener:
+        with listener, self._admission.listening():
             while True:
                 await self._wait_readable(listener)
                 try:
@@ -180,7 +180,7 @@ class Acceptor(aio.Resource):
 
     async def _accept_batch(self, listener: socket.socket) -> None:
         """Accept pending connections, at most one turn's worth: others get theirs."""
-        for _ in range(limits.ACCEPT_TURN_CONNECTIONS):
+        for _ in range(self._admission.accept_turn):
             try:
                 tcp, address = listener.accept()
             except BlockingIOError:

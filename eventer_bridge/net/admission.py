@@ -22,7 +22,7 @@ Runs on the event loop's thread.
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from eventer_bridge.net import limits
 from eventer_bridge.net.backoff import LoginBackoff
@@ -169,16 +169,32 @@ class Admission:
 
     Attributes:
         memory: what the process holds for its peers.
+        turns: queue of connections that sent much.
     """
 
     def __init__(self, bounds: Bounds | None = None) -> None:
         self.bounds = Bounds.usual() if bounds is None else bounds
+        self._n_listeners = 0
         self.memory = account_of_process()
         self.turns = Turns()
         self._new: Newcomers[Slot] = Newcomers(lambda slot: slot.has_sent())
         self._known = Quota(self.bounds.known, self.bounds.known_per_address)
         self._has_room = asyncio.Event()
         self._backoff = LoginBackoff()
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """What a listener does while it accepts."""
+        self._n_listeners += 1
+        try:
+            yield
+        finally:
+            self._n_listeners -= 1
+
+    @property
+    def accept_turn(self) -> int:
+        """Connections that a listener may accept in a row; all have their turns together."""
+        return max(1, limits.ACCEPT_TURN_CONNECTIONS // self._n_listeners)
 
     async def enter(
         self, host: str, peer: str, stats: ServerStats, has_sent: Callable[[], bool]

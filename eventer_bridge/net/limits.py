@@ -37,7 +37,8 @@ LISTEN_BACKLOG: Final = 1_024
 """Connections that the kernel holds until they are accepted."""
 
 ACCEPT_TURN_CONNECTIONS: Final = 32
-"""Connections accepted in a row, about 2 ms, before others get their turn."""
+"""Connections accepted in a row, about 2 ms, by all listeners together, before others get their
+turn."""
 
 ACCEPT_PAUSE_S: Final = 0.5
 """Pause of a listener that is out of descriptors or memory."""

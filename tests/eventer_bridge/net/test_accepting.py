@@ -17,6 +17,7 @@ from eventer_bridge import net, tls
 from eventer_bridge.net import Acceptor, Admission, Bounds, Slot, limits
 from eventer_bridge.net.stats import ServerStats
 from tests.support.certificates import Certificates, make_certificates
+from tests.support.waiting import within
 
 TIMEOUT_S: Final = 60.0
 N_SILENT: Final = 20
@@ -58,9 +59,8 @@ async def listening(
     bounds: Bounds | None = None, *, host: str = "127.0.0.1", **arguments: Any
 ) -> AsyncIterator[Running]:
     it = Running()
-    it.acceptor = await net.listen(
-        host, 0, Echo, admission=Admission(bounds), stats=it.stats, **arguments
-    )
+    arguments = {"admission": Admission(bounds), **arguments}
+    it.acceptor = await net.listen(host, 0, Echo, stats=it.stats, **arguments)
     async with it.acceptor:
         yield it
 
@@ -317,3 +317,29 @@ async def test_out_of_descriptors_it_waits_and_goes_on(
         assert calls < 100
     [record] = [i for i in caplog.records if i.levelno == logging.ERROR]
     assert record.message == "no connections can be accepted at the moment"
+
+
+async def test_all_listeners_together_accept_so_many_in_a_row(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "ACCEPT_TURN_CONNECTIONS", 8)
+    admission = Admission()
+    async with contextlib.AsyncExitStack() as stack:
+        enter = stack.enter_async_context
+        listeners = [await enter(listening(admission=admission)) for _ in range(4)]
+
+        def n_accepted() -> int:
+            return sum(i.stats.accepted for i in listeners)
+
+        for running in listeners:
+            for _ in range(20):  # accepted by the kernel
+                connection = socket.create_connection(("127.0.0.1", running.acceptor.port))
+                stack.callback(connection.close)
+        n_before, steps = n_accepted(), []
+        async with within("all connections"):
+            while n_before < 80:
+                await asyncio.sleep(0)
+                n_now = n_accepted()
+                steps.append(n_now - n_before)
+                n_before = n_now
+    assert max(steps) <= 8
