@@ -197,11 +197,20 @@ class Engine(ReplicaCore):
         yield Work("events wait for their commit", self.pending_events, self.n_ended)
         yield Work("queries wait for their answer", sum(backend.query_load), backend.query_turns)
 
+    async def wait_writable(self) -> None:
+        """Wait until something can be stored (``Backend.failure``)."""
+        changed = asyncio.Event()
+        with self._backend.register_failure_cb(changed.set):
+            while self._backend.failure is not None:
+                changed.clear()
+                await changed.wait()
+
     async def start(self) -> None:
         """Become OPERATIONAL, if it is STANDBY.
 
         Raises:
-            StorageError: session ids could not be reserved, or STARTED not be registered.
+            StorageError, OutcomeUnknownError: session ids could not be reserved, or STARTED not be
+                registered.
             ModuleError: a module could not be created, or failed STARTED.
         """
         async with self._starting_or_stopping:

@@ -9,6 +9,8 @@ reported that it ended. The blessed one starts its engine, the others are STANDB
        │         └─────────┴── blessing withdrawn ◀───────────┤ engine.stop(), reported
        └────────────────────── connection lost ◀──────────────┘ engine.stop()
 
+A server whose store cannot be written is not ready, so that another one is blessed.
+
 It passes the data of this server to all of its components, the same data as hat-event's servers
 publish: ``hat.event.component`` finds the active server by it, and the servers of a group find each
 other.
@@ -19,7 +21,7 @@ Belongs to the event loop's thread.
 import asyncio
 import functools
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import NamedTuple
 
 import hat.monitor.component
@@ -28,8 +30,9 @@ from hat.drivers import net
 from hat.monitor.component import Component
 
 from eventer_bridge import chatter
+from eventer_bridge import limits as core_limits
 from eventer_bridge.core.engine import Engine
-from eventer_bridge.errors import EventerBridgeError
+from eventer_bridge.errors import EventerBridgeError, OutcomeUnknownError, StorageError
 from eventer_bridge.net import limits as net_limits
 from eventer_bridge.net.retry import keep_trying
 from eventer_bridge.remote import limits, own_events
@@ -84,7 +87,7 @@ class Monitor(aio.Resource):
     """See the module. Made by :func:`create`.
 
     Closing it stops the engine, and then notifies the Monitor Server. It closes by itself if
-    the engine cannot be started.
+    the engine cannot be started for another reason than its store.
     """
 
     def __init__(
@@ -175,6 +178,7 @@ class Monitor(aio.Resource):
             await self._group.catch_up(limits.READY_CATCH_UP_S)
         else:
             await self._get_own_events()
+        await self._engine.wait_writable()
         await component.set_ready(True)
 
     async def _get_own_events(self) -> None:
@@ -201,10 +205,23 @@ class Monitor(aio.Resource):
         self._has_own_events = True
 
     def _create_activity(self, component: Component) -> "_Activity":
-        self._activity = _Activity(self._engine, self._group, self.close)
+        on_failed = functools.partial(self._on_failed, component)
+        self._activity = _Activity(self._engine, self._group, on_failed)
         if not self.is_open:
             self._activity.close()
         return self._activity
+
+    async def _on_failed(self, component: Component, error: EventerBridgeError) -> None:
+        if not isinstance(error, (StorageError, OutcomeUnknownError)):
+            self.close()
+            return
+        component.async_group.spawn(self._get_ready_again, component)
+        await component.set_ready(False)
+
+    async def _get_ready_again(self, component: Component) -> None:
+        await asyncio.sleep(core_limits.STORE_RETRY_PERIOD_S)
+        await self._engine.wait_writable()
+        await component.set_ready(True)
 
     async def _on_close_request(self, component: Component) -> None:
         # the Monitor Server is ending, and waits a while for us
@@ -221,10 +238,15 @@ class _Activity(aio.Resource):
     Args:
         engine: is started and, when this is closed, stopped.
         group: the other servers.
-        on_failed: called if the engine cannot be started.
+        on_failed: called with the reason if the engine cannot be started.
     """
 
-    def __init__(self, engine: Engine, group: ServerGroup, on_failed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        group: ServerGroup,
+        on_failed: Callable[[EventerBridgeError], Awaitable[None]],
+    ) -> None:
         self._engine = engine
         self._group = group
         self._on_failed = on_failed
@@ -248,7 +270,7 @@ class _Activity(aio.Resource):
             await self._engine.wait_closing()
         except EventerBridgeError as e:
             mlog.error("engine cannot be started", extra={"reason": str(e)})
-            self._on_failed()
+            await self._on_failed(e)
         finally:
             self.close()
             await aio.uncancellable(self._engine.stop())

@@ -16,7 +16,9 @@ from hat.drivers import net
 from hat.event import common
 from hat.event import eventer as hat_eventer
 
+from eventer_bridge.core.engine import Engine
 from eventer_bridge.model import Status
+from tests.eventer_bridge.backends.faults import full_disk
 from tests.support.gateway import gateway
 from tests.support.hat_peers import HOST, hat_event_server, monitor_server
 from tests.support.inprocess import running_gateway
@@ -330,6 +332,32 @@ async def test_an_engine_that_cannot_start_ends_the_gateway(tmp_path: Path) -> N
         async with running_gateway(event_core=event_core) as running:
             await running.wait_closing()
             assert running.failed == "monitor"
+
+
+async def test_whose_disk_is_full_lets_another_one_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start_engine, full = Engine.start, contextlib.ExitStack()
+
+    async def start_on_a_full_disk(engine: Engine) -> None:
+        monkeypatch.setattr(Engine, "start", start_engine)
+        full.enter_context(full_disk())
+        await engine.start()
+
+    monkeypatch.setattr(Engine, "start", start_on_a_full_disk)
+    async with pair(tmp_path) as (start, monitors):
+        second = await start(2)
+        async with client_of(second.port, "OPERATIONAL") as at_second:
+            backend = {"type": "rocksdb", "path": str(tmp_path / "1" / "events")}
+            event_core = {**core(1, monitors[0].port), "backend": backend}
+            with full:
+                async with running_gateway(event_core=event_core) as first:
+                    await told(at_second, "STANDBY")
+                    await told(at_second, "OPERATIONAL")
+                    assert first.is_open
+                    full.close()
+                    async with client_of(first.mariner.port, "OPERATIONAL") as at_first:
+                        assert await write(at_first, [], 1) == ""
 
 
 async def test_not_a_monitor_server(caplog: pytest.LogCaptureFixture) -> None:
