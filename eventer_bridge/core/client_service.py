@@ -55,9 +55,21 @@ class ClientWire(Protocol[RequestT_contra]):
         """The rights of the client, before it is accepted and whenever they change."""
 
     def send_accepted(
-        self, status: Status, extensions: Sequence[str], histories: Mapping[int, History], /
+        self,
+        status: Status,
+        extensions: Sequence[str],
+        histories: Mapping[int, History],
+        n_resets: int,
+        /,
     ) -> None:
-        """The client is accepted; the arguments are those of the core."""
+        """The client is accepted.
+
+        Args:
+            status: of the core, as the next two.
+            extensions: what it can do.
+            histories: of the servers whose events it has.
+            n_resets: how often the client's cursor was reset; 0 without one.
+        """
 
     def send_declined(self, reason: str, /) -> None:
         """It is not; the connection is closed afterwards."""

@@ -194,7 +194,8 @@ class ClientSession(Generic[RequestT]):
         account.join(self)
         self._use(admitted.rights)
         core = service.core
-        self._wire.send_accepted(core.status, core.extensions, core.histories)
+        n_resets = 0 if self._replay is None else self._replay.n_resets
+        self._wire.send_accepted(core.status, core.extensions, core.histories, n_resets)
         if self._replay is not None:
             self._replay.begin()
         mlog.debug("client connected", extra=stream.log_extra)

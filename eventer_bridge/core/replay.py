@@ -255,6 +255,12 @@ class Replay:
                 begin[server_id] = EventId(server_id, found.last, INT64_MAX)
         return begin, departures
 
+    @property
+    def n_resets(self) -> int:
+        """How often its cursor was reset."""
+        cursor = self._look_up()
+        return 0 if cursor is None else cursor.row.n_resets
+
     def begin(self) -> None:
         """The client was accepted: tell it of gaps, and begin."""
         cursors, name = self._service.core.cursors, self._start.cursor

@@ -15,12 +15,11 @@ Runs on the event loop's thread.
 import functools
 import logging
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import compress
 from typing import Final, TypeGuard
 
 from eventer_bridge import chatter, limits, slices
-from eventer_bridge.backends.history import History
 from eventer_bridge.core.authentication import Authenticator
 from eventer_bridge.core.base import EventCore
 from eventer_bridge.core.client_server import ClientServer
@@ -227,9 +226,7 @@ class _Client(chatter.Handler):
         # the payloads of others are looked at in any case
         self._known_types = None if rights.has_schemas else self._service.known_types
 
-    def send_accepted(
-        self, status: Status, extensions: Sequence[str], histories: Mapping[int, History]
-    ) -> None:
+    def send_accepted(self, status: Status, *_: object) -> None:
         """See ``ClientWire``."""
         self._send(*codec.encode(MsgInitRes(status)), conversation=self._init)
 

@@ -173,6 +173,7 @@ class Client(aio.Resource):
         self._status = Status.STANDBY
         self._extensions: frozenset[str] = frozenset()
         self._histories: Mapping[int, str] = {}
+        self._cursor_resets = 0
         self._status_changed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._init_res: asyncio.Future[InitRes] = self._loop.create_future()
@@ -215,6 +216,11 @@ class Client(aio.Resource):
         made anew, has another one: to whoever keeps ids of events, these are worth nothing without.
         """
         return self._histories
+
+    @property
+    def cursor_resets(self) -> int:
+        """How often its cursor was reset; each time its events come again from somewhere else."""
+        return self._cursor_resets
 
     @property
     def close_reason(self) -> str | None:
@@ -462,6 +468,7 @@ class Client(aio.Resource):
             raise InitError(response.error or "declined; the server gave no reason")
         self._extensions = frozenset(response.extensions)
         self._histories = {i.server_id: i.id for i in response.histories}
+        self._cursor_resets = response.cursor_resets
         if self._replayed is not None:
             self._check_supported("replay")
         if self._has_cursor:

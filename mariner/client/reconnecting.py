@@ -39,7 +39,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import aclosing
-from typing import Final, TypeAlias
+from typing import Final, Protocol
 
 from hat import aio
 
@@ -68,9 +68,19 @@ from mariner.errors import (
 
 mlog = logging.getLogger(__name__)
 
-Connect: TypeAlias = Callable[..., Awaitable[Client]]
-"""Connects to one server: ``functools.partial(client.connect, …)``, without ``start``, ``cursor``
-and ``histories``."""
+
+class Connect(Protocol):
+    """Connects to one server: ``functools.partial(client.connect, …)``."""
+
+    def __call__(
+        self,
+        *,
+        start: Start | None = ...,
+        cursor: str | None = ...,
+        histories: Mapping[int, str] | None = ...,
+    ) -> Awaitable[Client]:
+        """See ``client.connect``."""
+
 
 MAX_UNANSWERED: Final = core_limits.MAX_REGISTRATIONS_IN_FLIGHT
 """Registrations that wait for a connection or an answer; others wait to be taken on."""
@@ -317,6 +327,7 @@ class ReconnectingClient(aio.Resource):
         client = await self._connect()
         connected_at, n_ended = self._loop.time(), self._n_ended
         self._client = client
+        self._resumption.connected(client.cursor_resets)
         self._window = 1
         self._changed.set()
         mlog.info("connected", extra={"server": client.address})

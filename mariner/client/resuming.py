@@ -2,7 +2,7 @@
 
 Without a cursor, behind the last event of each server that was handed to the application. With one,
 the server keeps what was acknowledged; an acknowledgement that was lost with its connection is made
-up for when its events come again, which the application does not see.
+up for when its events come again, which the application does not see, unless the cursor was reset.
 
 A position is one in the history of its server that the connection told over which it was reached.
 It is told to the next server, which says where its own history departs from it.
@@ -43,6 +43,7 @@ class Resumption:
             for event_id in ids:
                 first[event_id.server] = max(event_id, first.get(event_id.server, event_id))
         self._n_departures = 0
+        self._n_resets: int | None = None  # that the last server told
         self._gaps: dict[int, EventId | None] = {}  # that were told, until something follows
 
     @property
@@ -59,6 +60,13 @@ class Resumption:
             return {"histories": histories}
         start = {"start": [*ids.values()] if ids else "earliest", "histories": histories}
         return start if self._cursor is None else {"cursor": self._cursor, **start}
+
+    def connected(self, n_resets: int) -> None:
+        """There is a connection; the cursor was reset so often (``Client.cursor_resets``)."""
+        if self._n_resets is not None and n_resets > self._n_resets:
+            self._done.clear()
+            self._gaps.clear()
+        self._n_resets = n_resets
 
     async def fresh(self, batch: ReplayBatch, histories: Mapping[int, str]) -> ReplayBatch | None:
         """What the application is to see of a batch; None: nothing.

@@ -263,7 +263,11 @@ class ClientConnection(Stream[Received]):
         self._protocol.known_types = None if rights.has_schemas else self._known_types
 
     def send_accepted(
-        self, status: Status, extensions: Sequence[str], histories: Mapping[int, History]
+        self,
+        status: Status,
+        extensions: Sequence[str],
+        histories: Mapping[int, History],
+        n_resets: int,
     ) -> None:
         """See ``ClientWire``."""
         self._is_operational = status is Status.OPERATIONAL
@@ -275,6 +279,7 @@ class ClientConnection(Stream[Received]):
             histories=tuple(KnownHistory(i, history.id) for i, history in told)
             if self._wants_histories
             else (),
+            cursor_resets=n_resets,
         )
         self.write(self._protocol.send(response))
 

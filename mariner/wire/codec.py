@@ -32,6 +32,7 @@ from eventer_bridge.model import (
     INT64_MIN,
     Event,
     EventType,
+    Int64,
     JsonPayload,
     QueryLatestParams,
     QueryParams,
@@ -80,6 +81,7 @@ _decode_str: Final = msgspec.json.Decoder(str).decode
 _decode_strs: Final = msgspec.json.Decoder(tuple[str, ...]).decode
 _decode_histories: Final = msgspec.json.Decoder(Histories).decode
 _decode_bool: Final = msgspec.json.Decoder(bool).decode
+_decode_int: Final = msgspec.json.Decoder(Int64).decode
 
 _decode_any: Final = msgspec.json.Decoder(float_hook=lenient.number).decode
 _decode_head: Final = msgspec.json.Decoder(wire.Head).decode
@@ -555,16 +557,18 @@ def _check_unused(*raws: msgspec.Raw | msgspec.UnsetType) -> None:
 
 
 def _init_res(res: wire.WireInitRes) -> InitRes:
-    _check_unused(res.status, res.error, res.extensions, res.histories)
+    _check_unused(res.status, res.error, res.extensions, res.histories, res.cursor_resets)
     if not res.success:
         return InitRes(False, error=_decode_str(_required(res.error)))
     status = _decode_status(_required(res.status))
     unset, extensions, histories = msgspec.UnsetType, res.extensions, res.histories
+    resets = res.cursor_resets
     return InitRes(
         True,
         status=status,
         extensions=() if isinstance(extensions, unset) else _decode_strs(extensions),
         histories=() if isinstance(histories, unset) else _decode_histories(histories),
+        cursor_resets=0 if isinstance(resets, unset) else _decode_int(resets),
     )
 
 
@@ -572,7 +576,11 @@ def _wire_init_res(message: InitRes) -> dict[str, Any]:
     res: dict[str, Any] = {"msg_type": "init_res", "success": message.success}
     if message.success:
         res["status"] = _as_client_sees(message.status or Status.STANDBY)
-        more = {"extensions": message.extensions, "histories": message.histories}
+        more = {
+            "extensions": message.extensions,
+            "histories": message.histories,
+            "cursor_resets": message.cursor_resets,
+        }
         return res | {key: i for key, i in more.items() if i}
     return res | {"error": message.error or ""}
 

@@ -65,6 +65,7 @@ _MESSAGES: Final[Mapping[str, Mapping[str, _Shape]]] = {
     "init_res": {
         **dict.fromkeys(("success", "status", "error", "extensions"), _AS_IT_IS),
         "histories": _HISTORY,
+        "cursor_resets": _INTEGER,
     },
     "status": {"status": _AS_IT_IS},
     "events": {"events": _EVENT, "redelivered": _AS_IT_IS},

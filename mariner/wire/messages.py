@@ -106,6 +106,8 @@ class InitRes(Tagged, frozen=True, tag="init_res"):
     Attributes:
         extensions: what the server can do beyond 002.
         histories: of the servers whose events it has, if the client wants to know.
+        cursor_resets: how often the client's cursor was reset: what was acknowledged before the
+            last time counts no more.
     """
 
     success: bool
@@ -113,6 +115,7 @@ class InitRes(Tagged, frozen=True, tag="init_res"):
     error: str | None = None
     extensions: tuple[str, ...] = ()
     histories: Histories = ()
+    cursor_resets: int = 0
 
 
 class StatusMsg(Tagged, frozen=True, tag="status"):

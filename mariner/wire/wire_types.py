@@ -46,6 +46,7 @@ class WireInitRes(Tagged, frozen=True, tag="init_res"):
     error: Raw | UnsetType = UNSET
     extensions: Raw | UnsetType = UNSET
     histories: Raw | UnsetType = UNSET
+    cursor_resets: Raw | UnsetType = UNSET
 
 
 class WireRegisterRes(Tagged, frozen=True, tag="register_res"):

@@ -25,12 +25,14 @@ from eventer_bridge.model import (
 from eventer_bridge.net import limits as net_limits
 from mariner import client
 from mariner.client import ReconnectingClient, ReplayBatch
+from mariner.client.reconnecting import Connect
 from mariner.client.resuming import Resumption
 from mariner.errors import CursorLostError, GapError, LocalProtocolError
 from mariner.wire.messages import EventsAck, EventsMsg
 from tests.support import proxy
 from tests.support.gateway import gateway
 from tests.support.inprocess import running_gateway
+from tests.support.waiting import until
 
 
 @pytest.fixture(autouse=True)
@@ -39,13 +41,16 @@ def retry_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "REPLAY_PAGE_EVENTS", 50)
 
 
-def reconnecting(*ports: int, **options: Any) -> ReconnectingClient:
+def servers(*ports: int) -> list[Connect]:
     named: dict[str, Any] = {"client_name": "app", "client_token": "secret"}
-    servers = [
+    return [
         functools.partial(client.connect, "127.0.0.1", port, subscriptions=[("a",)], **named)
         for port in ports
     ]
-    return ReconnectingClient(servers, **options)
+
+
+def reconnecting(*ports: int, **options: Any) -> ReconnectingClient:
+    return ReconnectingClient(servers(*ports), **options)
 
 
 def of(number: int, event_type: str = "a") -> list[RegisterEvent]:
@@ -249,6 +254,38 @@ async def test_an_attempt_that_was_given_up_and_comes_late() -> None:
             sink.close()
             await writer.register(of(2))
             assert await seen(reader, 1, acknowledged) == [2]
+
+
+async def test_a_cursor_that_is_reset_while_its_reader_is_away() -> None:
+    """Its events come again, though it acknowledged them."""
+    may_connect = asyncio.Event()
+    may_connect.set()
+    async with running_gateway() as running, reconnecting(running.mariner.port) as writer:
+        [server] = servers(running.mariner.port)
+
+        async def connect(**options: Any) -> client.Client:
+            await may_connect.wait()
+            return await server(**options)
+
+        async with ReconnectingClient([connect], cursor="c") as reader:
+            events = [event for i in range(3) for event in await writer.register(of(i))]
+            assert await seen(reader, 3, acknowledged) == [0, 1, 2]
+            may_connect.clear()
+            connection, cursors = reader._client, running.core.cursors
+            assert connection is not None
+            assert cursors is not None
+            await connection.async_close()
+            await until(lambda: reader._client is None)
+            cursor = cursors.look_up("app", "c")
+            assert cursor is not None
+            cursors.reset(cursor, {1: events[0].id})
+            may_connect.set()
+            assert await seen(reader, 2, acknowledged) == [1, 2]
+            connection = reader._client
+            assert connection is not None
+            await connection.async_close()  # nothing comes again over another one
+            await writer.register(of(3))
+            assert await seen(reader, 1) == [3]
 
 
 async def test_a_gap_is_told_once() -> None:
