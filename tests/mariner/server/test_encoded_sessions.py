@@ -150,6 +150,18 @@ async def test_who_hears_of_what_is_registered_does_so_before_it_is_encoded(it: 
         assert await received(second) == [*(response.events or ())]
 
 
+async def test_who_hears_of_some_of_the_events_hears_of_them_in_their_order(it: Serving) -> None:
+    async with AsyncExitStack() as stack:
+        first = await it.mariner(stack)
+        second = await it.mariner(stack, subscriptions=[("a",)])
+        for _ in range(2):  # the second time, its types are known
+            register(first)
+            answer = await received(first)
+            check(answer)
+            assert await received(second) == [answer[0], answer[2]]
+        assert it.encoded[-1].packed
+
+
 async def test_what_others_hear_of_when_it_is_durable_is_not_encoded(it: Serving) -> None:
     async with AsyncExitStack() as stack:
         first = await it.mariner(stack)
