@@ -1,4 +1,4 @@
-"""What a client with cursors can do: give them names, and park events."""
+"""What a client with cursors can do: name them, park events, and take them from itself."""
 
 import urllib.request
 from typing import Any, Final
@@ -8,6 +8,8 @@ from tests.torture.attacks.attack import Attack, Facts, Limits, Target
 from tests.torture.attacks.wire import Peer, event, tried, until
 
 _PARKING_S: Final = 8.0
+
+_LATE_S: Final = 5.0
 
 _MAX_CURSORS: Final = 100
 """Of one client, as the gateway bounds them."""
@@ -46,6 +48,44 @@ def parked_phantoms(target: Target) -> Facts:
     }
 
 
+def late_attempts(target: Target) -> Facts:
+    """A reader's earlier attempts to connect arrive after the one that lives; half of them leave.
+
+    The one that lives keeps the cursor, and gets each event.
+    """
+    n_sent = n_declined = n_missed = 0
+    first = {"attempt": {"reader": "late", "number": 1 << 40}}
+    with _reader(target, **first) as peer:
+        for number in until(target.duration(_LATE_S)):
+            earlier = {"attempt": {"reader": "late", "number": number}}
+            n_sent += 1
+            if number % 2:
+                with wire.connect(target.mariner) as leaving:
+                    leaving.sendall(wire.encode({**_init_req(), **earlier}))
+            else:
+                try:
+                    _reader(target, **earlier).close()
+                except ConnectionError:
+                    n_declined += 1
+            wire.register(target.mariner, [event(["app", "late"], number)], 1)
+            try:
+                while (message := peer.receive())["msg_type"] != "events":
+                    pass
+                n_missed += [i["payload"]["data"] for i in message["events"]] != [number]
+            except ConnectionError:
+                n_missed += 1
+                break
+    return {"sent": n_sent, "let in": (n_sent + 1) // 2 - n_declined, "missed": n_missed}
+
+
+def _reader(target: Target, **init: Any) -> Peer:
+    return Peer(target.mariner, "insider", [["app", "late"]], persisted=True, cursor="late", **init)
+
+
+def _init_req() -> Any:
+    return {**wire.init_req("insider", "insider", [["app", "late"]]), "persisted": True, "cursor": "late"}
+
+
 def _parking(ids: list[dict[str, int]]) -> Any:
     return {"msg_type": "events_ack", "parked": [{"id": i, "reason": "x" * 500} for i in ids]}
 
@@ -56,6 +96,9 @@ def _metrics_bytes(target: Target) -> int:
 
 
 ATTACKS: Final = {
+    "late-attempts": Attack(
+        late_attempts, limits=Limits(at_least={"sent": 3}, at_most={"let in": 0, "missed": 0})
+    ),
     "parked-phantoms": Attack(
         parked_phantoms,
         prepare_few,
