@@ -19,7 +19,14 @@ import msgspec
 
 from eventer_bridge.model import EventId, JsonPayload, RegisterEvent, Status
 from mariner import client
-from mariner.errors import ClosedError, ConnectError, InitError, OutcomeUnknownError, RegisterError
+from mariner.errors import (
+    ClosedError,
+    ConnectError,
+    GapError,
+    InitError,
+    OutcomeUnknownError,
+    RegisterError,
+)
 
 TYPE: Final = "edge"
 IN_FLIGHT: Final = 8
@@ -187,7 +194,7 @@ class Reader:
         leaving = asyncio.create_task(_leave(connection))
         try:
             with contextlib.suppress(ClosedError):  # lost, or another one has the cursor
-                async for batch in connection.replay():
+                async for batch in _batches(connection):
                     ids = [event.id for event in batch.events]
                     self._journal.write("got", ids=ids)
                     self._missing.difference_update(ids)
@@ -201,6 +208,18 @@ class Reader:
                         return
         finally:
             leaving.cancel()
+
+
+async def _batches(connection: client.Client) -> AsyncIterator[client.ReplayBatch]:
+    """What comes; gaps are of other types, which the replica that tells of them does not know."""
+    is_gap = True
+    while is_gap:
+        is_gap = False
+        try:
+            async for batch in connection.replay():
+                yield batch
+        except GapError:
+            is_gap = True
 
 
 async def _leave(connection: client.Client) -> None:
