@@ -122,7 +122,11 @@ class MessageGenerator:
     def _init_res(self) -> Json:
         if self._boolean():
             message = {"success": True, **self._status()}
-            more = {"extensions": lambda: self._list(self._text), "histories": self._histories}
+            more = {
+                "extensions": lambda: self._list(self._text),
+                "histories": self._histories,
+                "cursor_resets": self._integer,
+            }
             return message | self._some(more)
         return {"success": False, "error": self._text()}
 

@@ -131,6 +131,7 @@ EXTENDED_MESSAGES: Final = (
         histories=(KnownHistory(1, "é"),),
         attempt=ConnectionAttempt("me", -1),
     ),
+    InitRes(True, status=Status.STANDBY, cursor_resets=2),
     InitRes(True, status=Status.STANDBY, histories=(KnownHistory(-1, "a"), KnownHistory(2, ""))),
     EventsMsg(_EVENTS, redelivered=True),
     EventsAck((EventId(1, 2, 3),), (Parked(EventId(1, 2, 2), "why"),), (EventId(0, 1, 1),)),
