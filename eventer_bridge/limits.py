@@ -398,6 +398,10 @@ CURSOR_LAG_PERIOD_S: Final = 10.0
 MAX_LAG_EVENTS: Final = 1_000
 """Events behind a cursor that are counted, in 0.4 ms."""
 
+MAX_DELETED_CURSORS: Final = 1_000
+"""Names of deleted cursors that are kept, for other servers of a group that do not know yet: those
+that were deleted last."""
+
 MAX_PARKED: Final = 1_000
 """Events that a cursor may have parked; somebody is to look at them before there are so many."""
 

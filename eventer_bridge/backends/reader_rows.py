@@ -31,9 +31,11 @@ class CursorRow(msgspec.Struct):
         created, acked: when it was made, and when something was acknowledged last.
         types: what the last connection wanted; None: everything, or too much to be kept.
         server_id: whose events it wanted; None: everybody's.
-        n_resets: how often people set it somewhere else.
+        n_resets: how often people set it somewhere else, or deleted it.
         histories: which history (``history``) each event of ``seen`` is of, by server, as far as
             it is known; earlier versions kept none.
+        is_deleted: whether it was deleted, when it was "created": so a cursor that is made anew is
+            told from the one before.
     """
 
     seen: list[EventId]
@@ -43,6 +45,7 @@ class CursorRow(msgspec.Struct):
     server_id: int | None = None
     n_resets: int = 0
     histories: dict[int, str] = {}
+    is_deleted: bool = False
 
 
 class ParkedRow(msgspec.Struct):

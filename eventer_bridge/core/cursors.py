@@ -13,7 +13,8 @@ Everything is kept in rows of the backend (``backends.reader_rows``), which are 
 commits, some ``limits.CURSOR_PERIOD_S`` later: after a crash, events that were acknowledged last
 are sent again.
 A cursor itself is kept in memory, an event that is parked is not. In a group, the server tells the
-others of what changed (:meth:`Cursors.to_tell`), and takes over what they tell.
+others of what changed (:meth:`Cursors.to_tell`), and takes over what they tell. How often a cursor
+was reset or deleted says what is newer, so the number of one that was deleted is kept.
 
 Runs on the event loop's thread.
 """
@@ -22,7 +23,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import starmap
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from eventer_bridge import limits
 from eventer_bridge.backends.base import Backend
@@ -55,11 +56,12 @@ from eventer_bridge.subscription import EVERYTHING, Subscription
 
 mlog = logging.getLogger(__name__)
 
-_DELETED: Final = b"d"
-"""Prefix of what is to be told of a cursor that was deleted."""
-
 _FEW_IDS: Final = 64
 """Rows that are looked up one by one, in some 20 us each; all of a cursor take 5 ms at most."""
+
+
+_Names: TypeAlias = tuple[str, str]
+"""Of a client, and of a cursor of it."""
 
 
 class CursorCore(Protocol):
@@ -127,9 +129,9 @@ class Cursor:
         self._attempts: dict[str, int] = {}  # the newest of each process that had it last
 
     @property
-    def key(self) -> bytes:
-        """Key of its row."""
-        return cursor_key(self.client, self.name)
+    def names(self) -> _Names:
+        """Name of the client, and its own."""
+        return self.client, self.name
 
     @property
     def parked_prefix(self) -> bytes:
@@ -174,11 +176,12 @@ class Cursors:
         self._backend = backend
         self._core = core
         self._is_in_group = is_in_group
-        self._untold: dict[bytes, Cursor] = {}  # what changed, by key
+        self._untold: dict[bytes, _Names] = {}  # of what changed, by key
         self._hold_s = hold_s
         if hold_s:
             backend.hold_retention(self._held_since)
-        self._cursors: dict[tuple[str, str], Cursor] = {}
+        self._cursors: dict[_Names, Cursor] = {}
+        self._deleted: dict[_Names, CursorRow] = {}
         self._changed: dict[bytes, bytes | None] = {}
         self._saving: dict[bytes, bytes | None] = {}
         self._is_changed = asyncio.Event()
@@ -188,11 +191,14 @@ class Cursors:
                 client, name, row = decode_cursor(key, value)
             except ValueError as e:
                 raise StoreDamagedError(f"the event store is damaged: a cursor: {e}") from None
-            cursor = self._cursors[client, name] = Cursor(client, name, row)
-            parked = backend.reader_rows(cursor.parked_prefix)
-            cursor.n_parked = len(parked)
+            parked = backend.reader_rows(parked_prefix(client, name))
+            if row.is_deleted:
+                self._deleted[client, name] = row
+            else:
+                self._cursors[client, name] = Cursor(client, name, row)
+                self._cursors[client, name].n_parked = len(parked)
             if is_in_group:  # they may not know it: this one may have been killed
-                self._untold.update(dict.fromkeys((*parked, cursor.key), cursor))
+                self._untold.update(dict.fromkeys((*parked, key), (client, name)))
 
     def __iter__(self) -> Iterator[Cursor]:
         return iter(tuple(self._cursors.values()))
@@ -235,9 +241,8 @@ class Cursors:
             # of other servers, more may have been seen than is here; a cursor is at what is
             known = (start[i] for i in self._backend.servers() if i in start)
             stored = [last for i in known if (last := self._stored(i)) is not None]
-            cursor = Cursor(client, name, CursorRow([], Timestamp.now()))
+            cursor = self._make(client, name)
             self._move(cursor, stored)
-            self._cursors[client, name] = cursor
         before, cursor.holder = cursor.holder, holder
         if before is not None:
             before.on_cursor_lost("another connection has the cursor now")
@@ -299,7 +304,7 @@ class Cursors:
         now = Timestamp.now()
         for event_id, reason in events.items():
             key = cursor.parked_prefix + encode_id(event_id)
-            self._put(key, encode_row(ParkedRow(reason, now)), cursor)
+            self._put(key, encode_row(ParkedRow(reason, now)), cursor.names)
 
     def done(self, cursor: Cursor, ids: Sequence[EventId]) -> None:
         """Events that were redelivered are dealt with, or dropped."""
@@ -307,7 +312,7 @@ class Cursors:
             key = cursor.parked_prefix + encode_id(event_id)
             if self._has_row(key):
                 cursor.n_parked -= 1
-                self._put(key, None, cursor)
+                self._put(key, None, cursor.names)
 
     def parked(self, cursor: Cursor) -> dict[EventId, ParkedRow]:
         """Events that are parked, in the order of their ids.
@@ -340,11 +345,8 @@ class Cursors:
 
     def delete(self, cursor: Cursor) -> None:
         """Forget a cursor and what it parked; a connection that has it loses it."""
-        for key in self._rows(cursor.parked_prefix):  # also what cannot be decoded
-            self._put(key, None, cursor)
-        del self._cursors[cursor.client, cursor.name]
-        self._put(cursor.key, None, cursor)
-        self._take_away(cursor, "the cursor was deleted")
+        for key, value in self._forget(cursor.names, cursor.row.n_resets + 1).items():
+            self._put(key, value, cursor.names)
 
     def redeliver(self, cursor: Cursor, ids: Sequence[EventId]) -> None:
         """Send parked events again: now, or when the client comes."""
@@ -353,7 +355,7 @@ class Cursors:
             row = parked[event_id]
             row.is_due = True
             key = cursor.parked_prefix + encode_id(event_id)
-            self._put(key, encode_row(row), cursor)
+            self._put(key, encode_row(row), cursor.names)
         if cursor.holder is not None:
             cursor.holder.redeliver()
 
@@ -371,41 +373,61 @@ class Cursors:
             is_ours: whether, between two events of this server, there are only events that tell
                 of cursors. Who reads these has its cursor go on, of which nobody is told: it
                 would never end.
+
+        Raises:
+            StorageError: what is parked cannot be read; nothing was taken.
         """
         told: list[ToldCursor | ToldParked] = []
-        while self._untold and len(told) < limits.TOLD_CURSORS:
-            key, cursor = next(iter(self._untold.items()))
-            del self._untold[key]
-            if key.startswith(PARKED_PREFIX):
-                told.append(self._parked_to_tell(key, cursor))
-            elif key.startswith(_DELETED):
-                told.append(ToldCursor(cursor.client, cursor.name, None))
-            elif not _is_known(cursor, is_ours):
-                row, cursor.told = cursor.row, {**cursor.seen}
-                kept = [*cursor.seen.values()], row.n_resets, row.acked, {**row.histories}
-                told.append(ToldCursor(cursor.client, cursor.name, *kept))
+        try:
+            while self._untold and len(told) < limits.TOLD_CURSORS:
+                key, names = next(iter(self._untold.items()))
+                found = self._to_tell(key, names, is_ours)
+                del self._untold[key]
+                if found is not None:
+                    told.append(found)
+        except BaseException:
+            self.tell_again(told)
+            raise
         return told
 
-    def _parked_to_tell(self, key: bytes, cursor: Cursor) -> ToldParked:
-        event_id = decode_id(key)
-        row = self.parked(cursor).get(event_id)
+    def _to_tell(
+        self, key: bytes, names: _Names, is_ours: Callable[[EventId, EventId], bool]
+    ) -> ToldCursor | ToldParked | None:
+        """What is to be told of something that changed; None: nothing, any more."""
+        cursor, deleted = self._cursors.get(names), self._deleted.get(names)
+        is_parked = key.startswith(PARKED_PREFIX)
+        if cursor is None:
+            if is_parked or deleted is None:
+                return None
+            return ToldCursor(*names, None, deleted.n_resets)
+        if is_parked:
+            return self._parked_to_tell(decode_id(key), cursor)
+        if _is_known(cursor, is_ours):
+            return None
+        row, cursor.told = cursor.row, {**cursor.seen}
+        kept = [*cursor.seen.values()], row.n_resets, row.acked, {**row.histories}
+        return ToldCursor(cursor.client, cursor.name, *kept)
+
+    def _parked_to_tell(self, event_id: EventId, cursor: Cursor) -> ToldParked:
+        row, n_resets = self.parked(cursor).get(event_id), cursor.row.n_resets
         if row is None:
-            return ToldParked(cursor.client, cursor.name, event_id, None, Timestamp.now())
-        kept = row.reason, row.at, row.is_due, self._history_of(event_id.server)
+            now = Timestamp.now()
+            return ToldParked(cursor.client, cursor.name, event_id, None, now, n_resets=n_resets)
+        history_id = self._history_of(event_id.server)
+        kept = row.reason, row.at, row.is_due, history_id, n_resets
         return ToldParked(cursor.client, cursor.name, event_id, *kept)
 
     def tell_again(self, told: Sequence[ToldCursor | ToldParked]) -> None:
         """Nobody was told of these, after all."""
         for i in told:
-            cursor = self._cursors.get((i.client, i.cursor)) or Cursor(
-                i.client, i.cursor, CursorRow([], Timestamp.now())
-            )
-            cursor.told = None
+            names = i.client, i.cursor
+            if (cursor := self._cursors.get(names)) is not None:
+                cursor.told = None
             if isinstance(i, ToldParked):
-                key = cursor.parked_prefix + encode_id(i.id)
+                key = parked_prefix(*names) + encode_id(i.id)
             else:
-                key = cursor.key if i.seen is not None else _DELETED + cursor.key
-            self._untold.setdefault(key, cursor)
+                key = cursor_key(*names)
+            self._untold.setdefault(key, names)
 
     def take_over(self, told: ToldCursor | ToldParked, teller: int) -> None:
         """Another server told of a cursor. It goes on, never back, unless people set it back.
@@ -418,25 +440,32 @@ class Cursors:
             StorageError: what is kept cannot be read.
             ClosedError: the store is closed.
         """
-        cursor = self._cursors.get((told.client, told.cursor))
+        names = told.client, told.cursor
+        cursor = self._cursors.get(names)
+        row = self._deleted.get(names) if cursor is None else cursor.row
         rows: dict[bytes, bytes | None] = {}
+        if (
+            row is not None
+            and told.n_resets < row.n_resets
+            and (cursor is None or isinstance(told, ToldCursor))
+        ):
+            return  # it was reset, or deleted, since
         if isinstance(told, ToldCursor) and told.seen is None:
-            if cursor is not None:
-                self._forget(cursor, rows)
+            if row is None or told.n_resets > row.n_resets:
+                rows = self._forget(names, told.n_resets)
         elif cursor is None and len(self._cursors) >= limits.MAX_CURSORS:
             extra = {"client": told.client, "cursor": told.cursor}
             mlog.error("a cursor of another server is not kept: there are too many", extra=extra)
         else:
             if cursor is None:
-                cursor = Cursor(told.client, told.cursor, CursorRow([], Timestamp.now()))
-                self._cursors[told.client, told.cursor] = cursor
+                cursor = self._make(*names)
             if isinstance(told, ToldCursor):
                 self._take_over_position(cursor, told, teller)
             elif told.id.server == teller or (
                 self._stored(told.id) == told.id and not self._departs(told.id, told.history)
             ):
                 self._take_over_parked(cursor, told, rows)
-            rows[cursor.key] = encode_row(cursor.row)
+            rows[cursor_key(*names)] = encode_row(cursor.row)
         self._changed |= rows
         self._is_changed.set()
         # and at once: whoever has the events of this session has these rows
@@ -454,7 +483,7 @@ class Cursors:
             row.n_resets = told.n_resets
             self._set(cursor, seen.values())
             self._take_away(cursor, "the cursor was reset")
-        elif told.n_resets == row.n_resets:
+        else:
             self._move(cursor, [i for i in seen.values() if self._is_behind(cursor, i)])
         row.acked = max((i for i in (row.acked, told.acked) if i is not None), default=None)
 
@@ -470,10 +499,27 @@ class Cursors:
             cursor.n_parked += not is_parked
             rows[key] = encode_row(ParkedRow(told.reason, told.at, told.is_due))
 
-    def _forget(self, cursor: Cursor, rows: dict[bytes, bytes | None]) -> None:
-        rows |= dict.fromkeys((*self._rows(cursor.parked_prefix), cursor.key))
-        del self._cursors[cursor.client, cursor.name]
-        self._take_away(cursor, "the cursor was deleted")
+    def _make(self, client: str, name: str) -> Cursor:
+        """A cursor that is nowhere yet."""
+        row = CursorRow([], Timestamp.now())
+        if (deleted := self._deleted.pop((client, name), None)) is not None:
+            row.n_resets = deleted.n_resets
+        cursor = self._cursors[client, name] = Cursor(client, name, row)
+        return cursor
+
+    def _forget(self, names: _Names, n_resets: int) -> dict[bytes, bytes | None]:
+        """Rows of a cursor that is deleted, which was reset or deleted so often."""
+        row = CursorRow([], Timestamp.now(), n_resets=n_resets, is_deleted=True)
+        self._deleted[names] = row
+        rows: dict[bytes, bytes | None] = dict.fromkeys(self._rows(parked_prefix(*names)))
+        rows[cursor_key(*names)] = encode_row(row)
+        if len(self._deleted) > limits.MAX_DELETED_CURSORS:
+            oldest = min(self._deleted, key=lambda i: self._deleted[i].created)
+            del self._deleted[oldest]
+            rows[cursor_key(*oldest)] = None
+        if (cursor := self._cursors.pop(names, None)) is not None:
+            self._take_away(cursor, "the cursor was deleted")
+        return rows
 
     # --- rows -----------------------------------------------------------------------------
 
@@ -538,7 +584,7 @@ class Cursors:
         self._move(cursor, ids)
 
     def _keep(self, cursor: Cursor) -> None:
-        self._put(cursor.key, encode_row(cursor.row), cursor)
+        self._put(cursor_key(*cursor.names), encode_row(cursor.row), cursor.names)
 
     def _stored(self, event_id: EventId) -> EventId | None:
         """An event, or the last one of its server if that is before it; None: there is none."""
@@ -561,13 +607,12 @@ class Cursors:
                 return changed[key] is not None
         return key in self._backend.reader_rows(key)
 
-    def _put(self, key: bytes, value: bytes | None, cursor: Cursor) -> None:
+    def _put(self, key: bytes, value: bytes | None, names: _Names) -> None:
         self._changed[key] = value
         self._is_changed.set()
         if self._is_in_group:
             self._untold.pop(key, None)  # in the order of changes: parked first, then gone on
-            is_deleted = value is None and key == cursor.key  # it may be made anew
-            self._untold[_DELETED + key if is_deleted else key] = cursor
+            self._untold[key] = names
 
     def _held_since(self) -> Timestamp | None:
         """See ``HeldCb``: as long as it is not known how far a cursor is behind, for all events."""

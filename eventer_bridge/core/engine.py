@@ -373,19 +373,22 @@ class Engine(ReplicaCore):
         if self.cursors is None or not self._is_in_group:
             return
         async with self._telling:
-            while told := self.cursors.to_tell(self._is_only_told):
-                try:
-                    await self.cursors.flush()  # others are not told what this one may forget
-                    session = self._register_told(told)
-                    await asyncio.wait([session.committed])
-                    session.committed.result()
-                except BaseException as e:
-                    self.cursors.tell_again(told)
-                    if not isinstance(e, EventerBridgeError):
-                        raise
-                    mlog.warning("other servers are not told of cursors", extra={"reason": str(e)})
-                    return
-                self._told_sessions.append(session.events[0].id.session)
+            try:
+                while told := self.cursors.to_tell(self._is_only_told):
+                    await self._tell(self.cursors, told)
+            except EventerBridgeError as e:
+                mlog.warning("other servers are not told of cursors", extra={"reason": str(e)})
+
+    async def _tell(self, cursors: Cursors, told: Sequence[ToldCursor | ToldParked]) -> None:
+        try:
+            await cursors.flush()  # others are not told what this one may forget
+            session = self._register_told(told)
+            await asyncio.wait([session.committed])
+            session.committed.result()
+        except BaseException:
+            cursors.tell_again(told)
+            raise
+        self._told_sessions.append(session.events[0].id.session)
 
     def _register_told(self, told: Sequence[ToldCursor | ToldParked]) -> Session:
         events = [group_events.of_cursor(self._server_id, i) for i in told]

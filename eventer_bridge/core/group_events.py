@@ -67,7 +67,7 @@ class ToldCursor(msgspec.Struct, frozen=True):
         client: name of the client.
         cursor: name of the cursor.
         seen: the last event that was acknowledged, of each server; None: it was deleted.
-        n_resets: how often people set it somewhere else.
+        n_resets: how often people set it somewhere else, or deleted it.
         acked: when something was acknowledged last.
         histories: as those of ``CursorRow``; earlier versions tell none.
     """
@@ -91,6 +91,7 @@ class ToldParked(msgspec.Struct, frozen=True):
         at: when.
         is_due: whether it is to be redelivered.
         history: of the event; None: not known.
+        n_resets: of the cursor.
     """
 
     client: str
@@ -100,6 +101,7 @@ class ToldParked(msgspec.Struct, frozen=True):
     at: Timestamp
     is_due: bool = False
     history: HistoryId | None = None
+    n_resets: int = 0
 
 
 def is_told(event_type: EventType, server_id: int) -> bool:

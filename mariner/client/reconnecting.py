@@ -287,9 +287,17 @@ class ReconnectingClient(aio.Resource):
         while self.is_open:
             with contextlib.suppress(ConnectionLostError):
                 client = await self._connected()
+                link = resumption.link
                 try:
                     async for batch in client.replay():
-                        fresh = await resumption.fresh(batch, client.histories)
+                        if resumption.is_foreign(batch, link):
+                            client.close()  # the next one is told
+                            break
+                        try:
+                            fresh = await resumption.fresh(batch, link)
+                        except asyncio.CancelledError:
+                            client.close()  # the batch is to come again
+                            raise
                         if fresh is not None:
                             yield fresh
                 except GapError as e:
@@ -327,7 +335,7 @@ class ReconnectingClient(aio.Resource):
         client = await self._connect()
         connected_at, n_ended = self._loop.time(), self._n_ended
         self._client = client
-        self._resumption.connected(client.cursor_resets)
+        self._resumption.connected(client.histories, client.cursor_resets)
         self._window = 1
         self._changed.set()
         mlog.info("connected", extra={"server": client.address})

@@ -5,19 +5,35 @@ the server keeps what was acknowledged; an acknowledgement that was lost with it
 up for when its events come again, which the application does not see, unless the cursor was reset.
 
 A position is one in the history of its server that the connection told over which it was reached.
-It is told to the next server, which says where its own history departs from it.
+It is told to the next server, which says where its own history departs from it. One that was
+reached later, over a connection that is gone, is told over another connection, if need be.
 
 Runs on the event loop's thread.
 """
 
 import contextlib
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
+from eventer_bridge import limits
 from eventer_bridge.model import INT64_MAX, EventId
 from mariner.client.replay import AcknowledgeCb, ReplayBatch, Start
 from mariner.errors import ConnectionLostError, GapError, OtherHistoryError
 from mariner.wire.messages import EventsAck
+
+
+class Link(NamedTuple):
+    """A connection.
+
+    Attributes:
+        told: positions that its server was told.
+        histories: of the events that come over it, by server.
+        n_resets: how often the cursor had been reset.
+    """
+
+    told: Mapping[int, EventId]
+    histories: Mapping[int, str]
+    n_resets: int
 
 
 class Resumption:
@@ -27,6 +43,9 @@ class Resumption:
         start: where the first connection begins.
         cursor: name of the cursor; None: there is none.
         histories: of the events in ``start``, by server, as far as they are known.
+
+    Attributes:
+        link: the newest connection.
     """
 
     def __init__(
@@ -42,9 +61,11 @@ class Resumption:
             first = self._done if cursor is None else self._begin
             for event_id in ids:
                 first[event_id.server] = max(event_id, first.get(event_id.server, event_id))
+        self._parked: dict[EventId, str] = {}  # of what is not to be seen again
         self._n_departures = 0
-        self._n_resets: int | None = None  # that the last server told
         self._gaps: dict[int, EventId | None] = {}  # that were told, until something follows
+        self.link = Link({}, {}, 0)
+        self._told: Mapping[int, EventId] = {}
 
     @property
     def is_wanted(self) -> bool:
@@ -53,46 +74,59 @@ class Resumption:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Arguments of ``connect``."""
-        ids = {**self._begin, **self._done}
+        """Arguments of ``connect``, for a connection that is made now."""
+        ids = self._told = {**self._begin, **self._done}
         histories = {i: name for i, name in self._histories.items() if i in ids}
         if not self._is_wanted:
             return {"histories": histories}
         start = {"start": [*ids.values()] if ids else "earliest", "histories": histories}
         return start if self._cursor is None else {"cursor": self._cursor, **start}
 
-    def connected(self, n_resets: int) -> None:
-        """There is a connection; the cursor was reset so often (``Client.cursor_resets``)."""
-        if self._n_resets is not None and n_resets > self._n_resets:
-            self._done.clear()
-            self._gaps.clear()
-        self._n_resets = n_resets
+    def connected(self, histories: Mapping[int, str], n_resets: int) -> None:
+        """There is a connection, made with :attr:`options`; see :class:`Link`."""
+        if n_resets > self.link.n_resets:
+            for known in self._done, self._parked, self._gaps:
+                known.clear()
+        self.link = Link(self._told, histories, max(n_resets, self.link.n_resets))
 
-    async def fresh(self, batch: ReplayBatch, histories: Mapping[int, str]) -> ReplayBatch | None:
-        """What the application is to see of a batch; None: nothing.
+    def is_foreign(self, batch: ReplayBatch, link: Link) -> bool:
+        """Whether a batch is of other histories than positions that its server was not told.
 
         Args:
-            batch: what a server sent, behind the gaps that it told.
-            histories: of its connection.
+            batch: what came, behind the gaps that were told.
+            link: over which it came.
+        """
+        if batch.is_redelivered:
+            return False
+        for server_id, done in self._done.items():
+            if done == link.told.get(server_id):
+                self._know(server_id, link.histories)  # else it would have told that they differ
+                continue
+            found = {i[server_id] for i in (self._histories, link.histories) if server_id in i}
+            if len(found) > 1:
+                return True
+        return False
+
+    async def fresh(self, batch: ReplayBatch, link: Link) -> ReplayBatch | None:
+        """What the application is to see of a batch, which is not foreign; None: nothing.
 
         Raises:
             CursorLostError: another connection has the cursor now.
         """
-        for server_id in self._done.keys() - self._histories.keys():
-            self._know(server_id, histories)  # else it would have told that they differ
         if batch.is_redelivered:
-            return batch.part(batch.events, self._acknowledge_by(batch, histories))
+            return batch.part(batch.events, self._acknowledge_by(batch, link))
         known = [i for i in batch.events if self._is_done(i.id)]
         new = [i for i in batch.events if not self._is_done(i.id)] if known else batch.events
         for event in new:
             self._gaps.pop(event.id.server, None)
         if self._cursor is None:
-            self._note((i.id for i in new), histories)
+            self._note((i.id for i in new), link.histories)
             return batch.part(new) if new else None
         if known:
+            parked = {i.id: self._parked[i.id] for i in known if i.id in self._parked}
             with contextlib.suppress(ConnectionLostError):
-                await batch.part(known).ack()
-        return batch.part(new, self._acknowledge_by(batch, histories)) if new else None
+                await batch.part(known).ack(parked)
+        return batch.part(new, self._acknowledge_by(batch, link)) if new else None
 
     def go_back(self, departure: OtherHistoryError, histories: Mapping[int, str]) -> None:
         """Go on in another history, behind what it has in common with the one before."""
@@ -130,14 +164,19 @@ class Resumption:
         else:
             self._histories.pop(server_id, None)
 
-    def _acknowledge_by(self, batch: ReplayBatch, histories: Mapping[int, str]) -> AcknowledgeCb:
+    def _acknowledge_by(self, batch: ReplayBatch, link: Link) -> AcknowledgeCb:
         n_departures = self._n_departures
 
         async def acknowledge(message: EventsAck) -> None:
             with contextlib.suppress(ConnectionLostError):
                 await batch.acknowledge(message)
-            # if it was lost, what is parked comes again, to be parked again
-            if not message.parked and n_departures == self._n_departures:
-                self._note(message.ids, histories)
+            if (n_departures, link.n_resets) != (self._n_departures, self.link.n_resets):
+                return  # the cursor went back meanwhile
+            for event_id in message.done:
+                self._parked.pop(event_id, None)
+            self._parked |= {i.id: i.reason for i in message.parked}
+            for event_id in [*self._parked][: -limits.MAX_PARKED]:
+                del self._parked[event_id]
+            self._note(message.ids, link.histories)
 
         return acknowledge

@@ -28,7 +28,7 @@ from eventer_bridge.core.client_service import ObserveQueryCb
 from eventer_bridge.core.conditions import Conditions
 from eventer_bridge.core.quotas import Accounts
 from eventer_bridge.core.scrypt_checks import ScryptChecks
-from eventer_bridge.errors import ControlError
+from eventer_bridge.errors import ControlError, EventerBridgeError
 from eventer_bridge.eventer import server as eventer_server
 from eventer_bridge.eventer.server import EventerServer
 from eventer_bridge.model import QueryParams
@@ -478,6 +478,8 @@ class Gateway(aio.Resource):
                     await self._engine.stop(is_last=True)
             except TimeoutError:
                 mlog.error("sessions did not end", extra={"timeout_s": limits.STOP_TIMEOUT_S})
+            except EventerBridgeError as e:  # the rest ends all the same
+                mlog.error("engine did not stop", extra={"reason": str(e)})
         for name, part in reversed(self._parts):
             self._waits_for = name
             await part.async_close()

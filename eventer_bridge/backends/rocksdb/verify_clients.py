@@ -119,7 +119,8 @@ class _Readers:
 
     def _check_cursor(self, key: bytes, value: bytes) -> None:
         client, name, row = decode_cursor(key, value)
-        self._cursors.add((client, name))
+        if not row.is_deleted:
+            self._cursors.add((client, name))
         for seen in row.seen:
             last = self._store.last_session(seen.server).session
             if seen.session > last:

@@ -12,13 +12,19 @@ import pytest
 
 from eventer_bridge import limits
 from eventer_bridge.backends import memory, rocksdb
+from eventer_bridge.backends.reader_rows import cursor_key
 from eventer_bridge.core import group_events
 from eventer_bridge.core.cursors import Cursor, Cursors
 from eventer_bridge.core.engine import Engine
 from eventer_bridge.core.group_events import ToldCursor, ToldParked
 from eventer_bridge.core.hand_over import HandOver
 from eventer_bridge.core.session import Repeated, Session
-from eventer_bridge.errors import ControlError, EventerBridgeError, InvalidEventError
+from eventer_bridge.errors import (
+    ControlError,
+    EventerBridgeError,
+    InvalidEventError,
+    StorageError,
+)
 from eventer_bridge.model import (
     Event,
     EventId,
@@ -261,6 +267,72 @@ async def test_a_cursor_goes_on_and_never_back_unless_it_is_reset() -> None:
         cursors_of(active).delete(cursors_of(active).find("app", "c"))
         cursors_of(active).acknowledge(take(active), [at(1)])  # made anew
         assert (await told_of(active, standby)).seen == {1: at(1)}
+        cursors_of(standby).take_over(ToldCursor("app", "c", [at(9)]), 1)  # told long ago
+        cursors_of(standby).take_over(ToldCursor("app", "c", None, 1), 1)
+        assert cursors_of(standby).find("app", "c").seen == {1: at(1)}
+
+
+async def test_a_deletion_is_known_to_who_was_away_then() -> None:
+    async with group() as (active, standby):
+        cursors_of(active).acknowledge(take(active), [at(9)])
+        await told_of(active, standby)
+        cursors = cursors_of(active)
+        cursors.park(cursors.find("app", "c"), {at(2): "x"})
+        cursors.delete(cursors.find("app", "c"))
+        await cursors.flush()
+        again = Cursors(active._backend, is_in_group=True)  # it was killed before it told of it
+        assert [*again] == []
+        assert again.to_tell(lambda a, b: False) == [ToldCursor("app", "c", None, 1)]
+        # made anew, it tells of that only: retention left nothing else
+        cursors.acknowledge(take(active), [at(1)])
+        stale = Cursors(standby._backend, is_in_group=True)  # restarted
+        for told in cursors.to_tell(lambda a, b: False):
+            stale.take_over(told, 1)
+        assert stale.find("app", "c").seen == {1: at(1)}
+        for told in stale.to_tell(lambda a, b: False):
+            cursors.take_over(told, 2)
+        assert cursors.find("app", "c").seen == {1: at(1)}
+
+
+async def test_a_deleted_cursor_does_not_come_back_from_who_has_not_heard_of_it() -> None:
+    async with group() as (active, standby):
+        cursors_of(active).acknowledge(take(active), [at(9)])
+        await told_of(active, standby)
+        stale = Cursors(standby._backend, is_in_group=True)
+        cursors_of(active).delete(cursors_of(active).find("app", "c"))
+        for told in stale.to_tell(lambda a, b: False):
+            cursors_of(active).take_over(told, 2)
+        assert [*cursors_of(active)] == []
+        cursors_of(active).take_over(ToldParked("app", "c", at(2), "x", Timestamp(1, 0)), 2)
+        assert [*cursors_of(active)] == []
+
+
+async def test_the_number_of_deleted_cursors_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_DELETED_CURSORS", 2)
+    async with member(1) as core:
+        cursors = cursors_of(core)
+        for i in range(4):
+            take(core, name=f"c{i}")
+            cursors.delete(cursors.find("app", f"c{i}"))
+        assert [*cursors._rows(b"c")] == [cursor_key("app", "c2"), cursor_key("app", "c3")]
+
+
+async def test_cursors_are_told_of_when_the_store_can_be_read_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with group() as (active, standby):
+        cursor = take(active)
+        cursors_of(active).park(cursor, {at(1): "x"})
+        cursors_of(active).acknowledge(cursor, [at(2)])
+        with monkeypatch.context() as patch:
+            patch.setattr(Cursors, "parked", failing)
+            await active._tell_of_cursors()
+        assert "other servers are not told of cursors" in caplog.messages
+        assert (await told_of(active, standby)).n_parked == 1
+
+
+def failing(*_: object) -> None:
+    raise StorageError("cannot be read")
 
 
 async def test_parked_events_go_with_it() -> None:
@@ -282,7 +354,7 @@ async def test_parked_events_go_with_it() -> None:
         cursors_of(active).delete(cursor)
         with pytest.raises(ControlError):
             await told_of(active, standby)
-        assert cursors_of(standby)._rows(b"") == {}
+        assert [*cursors_of(standby)._rows(b"")] == [cursor_key("app", "c")]  # how often
 
 
 async def test_what_is_told_of_another_history_is_not_taken_over() -> None:
@@ -355,7 +427,7 @@ async def test_the_number_of_cursors_is_bounded(caplog: pytest.LogCaptureFixture
         for i in range(limits.MAX_PARKED + 2):
             cursors.take_over(ToldParked("app", "c0", at(i), "x", Timestamp(1, 0)), 1)
         assert cursors.find("app", "c0").n_parked == limits.MAX_PARKED
-        cursors.take_over(ToldCursor("app", "c0", None), 1)
+        cursors.take_over(ToldCursor("app", "c0", None, 1), 1)
         await cursors.flush()
         assert core._backend.reader_rows(cursors_prefix("c0")) == {}
 

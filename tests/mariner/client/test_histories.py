@@ -28,6 +28,7 @@ from mariner.gateway.gateway import Gateway
 from tests.mariner.client.test_resuming import acknowledged, seen
 from tests.support.inprocess import running_gateway
 from tests.support.restoring import back_up, restore
+from tests.support.waiting import until
 
 START: dict[str, Any] = {"start": "earliest"}
 CURSOR: dict[str, Any] = {"cursor": "c"}
@@ -216,6 +217,28 @@ async def test_an_acknowledgement_of_another_history(place: Place) -> None:
             for batch in batches:
                 await batch.ack()
             await place.register(*range(100, 105))
+            assert await seen(reader, 5, acknowledged) == [*range(100, 105)]
+
+
+async def test_what_is_acknowledged_when_there_is_another_history_already(place: Place) -> None:
+    """The next connection was not told of it when it was made."""
+    async with contextlib.AsyncExitStack() as stack:
+        batches: list[Any] = []
+
+        async def keep(batch: Any) -> None:
+            batches.append(batch)
+
+        async with place.gateway():
+            reader = await stack.enter_async_context(ReconnectingClient([place.connect], **CURSOR))
+            await place.register(*range(10))
+            assert await seen(reader, 10, keep) == [*range(10)]
+        place.make_anew()
+        async with place.gateway() as gateway:
+            await place.register(*range(100, 105))
+            await until(lambda: reader.histories == {1: history_of(gateway)})
+            for batch in batches:
+                await batch.ack()
+            assert (await told(reader)).last == 0
             assert await seen(reader, 5, acknowledged) == [*range(100, 105)]
 
 

@@ -27,7 +27,7 @@ from mariner import client
 from mariner.client import ReconnectingClient, ReplayBatch
 from mariner.client.reconnecting import Connect
 from mariner.client.resuming import Resumption
-from mariner.errors import CursorLostError, GapError, LocalProtocolError
+from mariner.errors import ConnectionLostError, CursorLostError, GapError, LocalProtocolError
 from mariner.wire.messages import EventsAck, EventsMsg
 from tests.support import proxy
 from tests.support.gateway import gateway
@@ -179,7 +179,7 @@ async def test_what_was_not_acknowledged_comes_again() -> None:
         assert await seen(reader, 1, acknowledged) == [0]
 
 
-async def test_a_parked_event_is_redelivered_once_acknowledged() -> None:
+async def test_an_event_is_parked_again_if_that_was_lost() -> None:
     async with (
         running_gateway() as running,
         proxy.create(running.mariner.port) as link,
@@ -195,7 +195,13 @@ async def test_a_parked_event_is_redelivered_once_acknowledged() -> None:
             link.go_on()
 
         assert await seen(reader, 1, park_and_lose) == [0]
-        assert await seen(reader, 1, acknowledged) == [0]
+        await writer.register(of(1))
+        assert await seen(reader, 1, acknowledged) == [1]
+        cursors = running.core.cursors
+        assert cursors is not None
+        cursor = cursors.find("app", "c")
+        await until(lambda: cursor.n_parked)
+        assert [i.reason for i in cursors.parked(cursor).values()] == ["why"]
 
 
 async def test_a_cursor_that_another_one_has(caplog: pytest.LogCaptureFixture) -> None:
@@ -338,13 +344,58 @@ def test_a_gap_behind_something_new_is_another_one() -> None:
     assert not resumption.is_new(gap)  # over the next connection
     assert not resumption.is_new(of_another)
     batch = ReplayBatch(EventsMsg([event_of(1, 3)]), no_acknowledgement, is_live=False)
-    assert asyncio.run(resumption.fresh(batch, {})) is not None
+    assert asyncio.run(resumption.fresh(batch, resumption.link)) is not None
     assert resumption.is_new(gap)
     assert not resumption.is_new(of_another)
 
 
 def event_of(server: int, session: int) -> Event:
     return Event(EventId(server, session, 1), ("a",), Timestamp(0, 0), None, None)
+
+
+class Acknowledged:
+    """What was acknowledged over a connection, which may be lost meanwhile."""
+
+    def __init__(self, *, is_lost: bool = False) -> None:
+        self.messages: list[EventsAck] = []
+        self._is_lost = is_lost
+
+    async def __call__(self, message: EventsAck) -> None:
+        self.messages.append(message)
+        if self._is_lost:
+            raise ConnectionLostError("lost")
+
+
+def batch_of(acknowledge: Acknowledged, *sessions: int) -> ReplayBatch:
+    return ReplayBatch(EventsMsg([event_of(1, i) for i in sessions]), acknowledge, is_live=True)
+
+
+async def test_what_was_parked_is_parked_again_if_that_was_lost() -> None:
+    resumption, lost, found = Resumption(None, "c", {}), Acknowledged(is_lost=True), Acknowledged()
+    for sessions in ((1, 2, 3), (4, 5)):
+        fresh = await resumption.fresh(batch_of(lost, *sessions), resumption.link)
+        assert fresh is not None
+        await fresh.ack({fresh.events[1].id: f"no {sessions}"} if sessions[0] == 1 else None)
+    assert len(lost.messages) == 2
+    resumption.connected({}, 0)
+    assert await resumption.fresh(batch_of(found, 1, 2, 3, 4, 5), resumption.link) is None
+    [message] = found.messages
+    assert message.ids == (EventId(1, 5, 1),)
+    assert [(i.id, i.reason) for i in message.parked] == [(EventId(1, 2, 1), "no (1, 2, 3)")]
+
+
+async def test_what_was_reset_is_seen_again_whatever_is_acknowledged_of_before() -> None:
+    resumption, lost, found = Resumption(None, "c", {}), Acknowledged(is_lost=True), Acknowledged()
+    before = await resumption.fresh(batch_of(lost, 1, 2, 3), resumption.link)
+    assert before is not None
+    resumption.connected({}, 1)
+    await before.ack()
+    fresh = await resumption.fresh(batch_of(found, 1, 2, 3), resumption.link)
+    assert fresh is not None
+    assert len(fresh.events) == 3
+    await fresh.ack()
+    resumption.connected({}, 1)  # another one, to the same cursor
+    assert await resumption.fresh(batch_of(found, 1, 2, 3), resumption.link) is None
 
 
 async def no_acknowledgement(message: EventsAck) -> None:

@@ -83,7 +83,11 @@ def _reader(target: Target, **init: Any) -> Peer:
 
 
 def _init_req() -> Any:
-    return {**wire.init_req("insider", "insider", [["app", "late"]]), "persisted": True, "cursor": "late"}
+    return {
+        **wire.init_req("insider", "insider", [["app", "late"]]),
+        "persisted": True,
+        "cursor": "late",
+    }
 
 
 def _parking(ids: list[dict[str, int]]) -> Any:
