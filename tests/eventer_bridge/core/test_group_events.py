@@ -322,13 +322,14 @@ async def test_cursors_are_told_of_when_the_store_can_be_read_again(
 ) -> None:
     async with group() as (active, standby):
         cursor = take(active)
-        cursors_of(active).park(cursor, {at(1): "x"})
         cursors_of(active).acknowledge(cursor, [at(2)])
+        cursors_of(active).park(cursor, {at(1): "x"})
         with monkeypatch.context() as patch:
             patch.setattr(Cursors, "parked", failing)
             await active._tell_of_cursors()
         assert "other servers are not told of cursors" in caplog.messages
-        assert (await told_of(active, standby)).n_parked == 1
+        other = await told_of(active, standby)
+        assert (other.n_parked, other.seen) == (1, {1: at(2)})
 
 
 def failing(*_: object) -> None:
