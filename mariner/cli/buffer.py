@@ -5,12 +5,13 @@ service, brings them to a gateway (``mariner.client.buffered``).
 """
 
 import asyncio
+import contextlib
 import copy
 import dataclasses
 import functools
 import logging
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -238,16 +239,27 @@ class _Reporter(logging.Handler):
 
 async def _forward(server: Target, directory: Path, fallbacks: Sequence[tuple[str, int]]) -> None:
     server.ssl_context()  # else its errors would be repeated for ever
-    logger = logging.getLogger("mariner.client")
-    logger.addHandler(_Reporter())
-    logger.setLevel(logging.INFO)
     others = [dataclasses.replace(server, host=host, port=port) for host, port in fallbacks]
     connects: list[Any] = [functools.partial(i.connect) for i in (server, *others)]
-    async with await BufferedClient.open(directory, connects) as buffered:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, buffered.close)
-        report(f"forwarding {directory}")
-        await buffered.wait_closed()
-        if buffered.close_reason is not None:
-            raise CommandError(buffered.close_reason, EXIT_FAILED)
+    with _reporting():
+        async with await BufferedClient.open(directory, connects) as buffered:
+            loop = asyncio.get_running_loop()
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(number, buffered.close)
+            report(f"forwarding {directory}")
+            await buffered.wait_closed()
+            if buffered.close_reason is not None:
+                raise CommandError(buffered.close_reason, EXIT_FAILED)
+
+
+@contextlib.contextmanager
+def _reporting() -> Iterator[None]:
+    logger, reporter = logging.getLogger("mariner.client"), _Reporter()
+    level = logger.level
+    logger.addHandler(reporter)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(reporter)
+        logger.setLevel(level)

@@ -259,7 +259,7 @@ async def gateway_port() -> AsyncIterator[int]:
 
 
 async def test_why_there_is_no_connection_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG)
+    caplog.set_level(logging.DEBUG, "mariner.client.reconnecting")
     async with (
         running_gateway() as running,
         reconnecting(running.mariner.port, client_token="wrong"),
