@@ -33,6 +33,7 @@ from eventer_bridge.backends.type_budget import TypeBudget, TypeQuota
 from eventer_bridge.backends.visible_query import VisibleQuery
 from eventer_bridge.backends.volatile import VolatileBackend
 from eventer_bridge.model import (
+    INT64_MIN,
     Event,
     EventId,
     EventType,
@@ -73,6 +74,7 @@ class MemoryBackend(VolatileBackend):
         # guarded as well: the last event that is missing of each server and type, and when
         self._missing: dict[tuple[int, EventType | None], tuple[EventId, int]] = {}
         self._n_deletions = 0
+        self._deleted: dict[int, int] = {}  # by server: the last session that misses some
         self._readers = Readers(self._check_open)
         self.async_group.spawn(aio.call_on_cancel, self._stop)
         self._budget = TypeBudget()
@@ -147,8 +149,7 @@ class MemoryBackend(VolatileBackend):
 
     def may_be_deleted(self, event_id: EventId) -> bool:
         """See :class:`Backend`."""
-        missing = (i for i, _ in self._missing.values() if i.server == event_id.server)
-        return any(i.session >= event_id.session for i in missing)
+        return self._deleted.get(event_id.server, INT64_MIN) >= event_id.session
 
     def n_deletions(self) -> int:
         """See :class:`Backend`."""
@@ -164,6 +165,17 @@ class MemoryBackend(VolatileBackend):
         self._n_deletions += 1
         for last, event_type in missing:
             self._missing[last.server, event_type] = last, self._n_deletions
+
+    def _note_deleted(self, events: Sequence[Event]) -> None:
+        told: list[tuple[EventId, EventType | None]] = []
+        for event in events:
+            server_id, session = event.id.server, event.id.session
+            self._deleted[server_id] = max(session, self._deleted.get(server_id, session))
+            share = self._share_of[event.type]
+            if share is not None and share.rule.is_told:
+                told.append((event.id, event.type))
+        if told:
+            self._note_missing(told)
 
     def hold_retention(self, held_since: HeldCb) -> None:
         """See :class:`Backend`."""
@@ -271,7 +283,7 @@ class MemoryBackend(VolatileBackend):
                 kept = [event for event in some if event.id not in gone]
                 with self._lock:
                     n_seen = self._events.replace(n_seen - 1, kept)
-                    self._note_missing((event.id, event.type) for event in deleted)
+                    self._note_deleted(deleted)
                 n_bytes = sum(map(event_bytes, some)) - sum(map(event_bytes, kept))
                 progress.deleted(len(some) - len(kept), n_bytes)
                 n_deleted += len(some) - len(kept)

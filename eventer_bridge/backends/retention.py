@@ -42,6 +42,8 @@ class RetentionRule(msgspec.Struct, frozen=True):
         max_entries: maximum number of events.
         duration_s: maximum age of an event (``passed_time``).
         size_bytes: maximum size of all events, each by :func:`event_bytes`.
+        is_told: whether readers are told of what it deletes (``QueryResult.deleted``); this is not
+            configured.
     """
 
     subscriptions: tuple[EventType, ...]
@@ -49,6 +51,7 @@ class RetentionRule(msgspec.Struct, frozen=True):
     max_entries: int | None = None
     duration_s: float | None = msgspec.field(default=None, name="duration")
     size_bytes: int | None = msgspec.field(default=None, name="size")
+    is_told: bool = True
 
     @property
     def is_counted(self) -> bool:

@@ -40,6 +40,10 @@ class AcknowledgingClient(CursorHolder, Protocol):
     async def answer(self, params: QueryParams, holding: Reading) -> QueryResult:
         """What it may see, and wants, with its present rights."""
 
+    @property
+    def wants_untold(self) -> bool:
+        """Whether it wants some of ``group_events.UNTOLD``."""
+
     def spend(self, reading: Reading) -> None:
         """Count what it used."""
 
@@ -184,7 +188,8 @@ class Acknowledgements:
             self._client.spend(reading)
         for event_id in ids:
             last = gaps.get(event_id.server)
-            if last is None or last < event_id or not await self._was_session(event_id):
+            may_be = self._client.wants_untold or (last is not None and event_id <= last)
+            if not (may_be and await self._was_session(event_id)):
                 raise RemoteProtocolError(
                     f"events_ack: parked: event {_text(event_id)} is not stored, or this client may"
                     " not see it"

@@ -246,10 +246,13 @@ class Cursors:
         before, cursor.holder = cursor.holder, holder
         if before is not None:
             before.on_cursor_lost("another connection has the cursor now")
+        measured = cursor.row.types, cursor.row.server_id
         subscription, cursor.row.server_id = wanted
         types = () if subscription.is_everything else subscription.query_types
         is_kept = 0 < len(types) <= limits.MAX_CURSOR_TYPES
         cursor.row.types = [*types] if is_kept else None
+        if measured != (cursor.row.types, cursor.row.server_id):
+            cursor.oldest = None  # of others it is not known
         self._keep(cursor)
         return cursor
 
@@ -635,24 +638,25 @@ class Cursors:
             await asyncio.sleep(limits.CURSOR_LAG_PERIOD_S)
 
     async def measure(self, cursor: Cursor) -> None:
-        """Find out how far a cursor is behind.
+        """Find out how far a cursor is behind, unless it goes back, or wants others, meanwhile.
 
         Raises:
             EventerBridgeError: as ``Backend.count_server``.
         """
-        row = cursor.row
+        row, seen, measured = cursor.row, {**cursor.seen}, (cursor.row.types, cursor.row.server_id)
         wanted = EVERYTHING if row.types is None else Subscription(row.types)
         servers = self._backend.servers() if row.server_id is None else [row.server_id]
         n_events, oldest, began = 0, None, Timestamp.now()
         for server_id in servers:
-            params = QueryServerParams(
-                server_id, True, limits.MAX_LAG_EVENTS, cursor.seen.get(server_id)
-            )
+            params = QueryServerParams(server_id, True, limits.MAX_LAG_EVENTS, seen.get(server_id))
             query = VisibleQuery(params, wanted)
             n_of_server, first = await self._backend.count_server(query, "cursors")
             n_events += n_of_server
             if first is not None:
                 oldest = first if oldest is None else min(oldest, first)
+        is_back = any(i not in cursor.seen or cursor.seen[i] < last for i, last in seen.items())
+        if is_back or measured != (row.types, row.server_id):
+            return  # retention would not wait for what it is behind now
         cursor.oldest = began if oldest is None else oldest
         cursor.lag_events = min(n_events, limits.MAX_LAG_EVENTS)
         now = Timestamp.now().to_float()

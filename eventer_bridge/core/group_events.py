@@ -28,12 +28,20 @@ from eventer_bridge.backends.history import HistoryId
 from eventer_bridge.backends.request_keys import DIGEST_BYTES, RequestKey
 from eventer_bridge.backends.retention import RetentionRule
 from eventer_bridge.model import Event, EventId, EventType, JsonPayload, RegisterEvent, Timestamp
+from eventer_bridge.subscription import Subscription
 
 T = TypeVar("T")
 
 REQUEST: Final = "request"
 CURSOR: Final = "cursor"
 PARKED: Final = "parked"
+
+_OF_REQUESTS: Final = ("event", "?", REQUEST)
+_OF_CURSORS: Final = ("event", "?", CURSOR, "?")
+
+UNTOLD: Final = Subscription([_OF_REQUESTS, _OF_CURSORS])
+"""Those of which retention deletes what does not count any more: no reader, and no server that was
+away, is told of it."""
 
 _SEGMENTS: Final = {REQUEST: 3, CURSOR: 4, PARKED: 4}
 _NAME_BYTES: Final = 8
@@ -118,15 +126,16 @@ def retention(keys_s: float) -> tuple[RetentionRule, ...]:
     """Rules for what need not be kept of them, to stand before those of users.
 
     No rule of a user applies to them: one for everything would delete them before a server that is
-    away has them. How much there is of them is bounded by request keys and parked events.
+    away has them. How much there is of them is bounded by request keys and parked events. What
+    these rules delete is missed by nobody: keys that are forgotten, and where a cursor was before.
 
     Args:
         keys_s: how long request keys are kept.
     """
     return (
-        RetentionRule((("event", "?", REQUEST),), duration_s=keys_s),
+        RetentionRule((_OF_REQUESTS,), duration_s=keys_s, is_told=False),
         # the latest event of each type is kept, whatever the rule says
-        RetentionRule((("event", "?", CURSOR, "?"),), max_entries=1),
+        RetentionRule((_OF_CURSORS,), max_entries=1, is_told=False),
         RetentionRule((("event", "?", PARKED, "?"),)),  # without a limit: each tells of another one
     )
 

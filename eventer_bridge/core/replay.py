@@ -40,6 +40,7 @@ from eventer_bridge import limits, slices
 from eventer_bridge.backends.history import Departure
 from eventer_bridge.backends.readers import Reading
 from eventer_bridge.backends.visible_query import VisibleQuery
+from eventer_bridge.core import group_events
 from eventer_bridge.core.acknowledgements import Acknowledgements
 from eventer_bridge.core.client_service import ClientService
 from eventer_bridge.core.cursors import Attempt, Cursor
@@ -272,7 +273,9 @@ class Replay:
             reached, _ = self._reached(cursor.seen, cursor.row.histories)
             for server_id, last in reached.items():  # it may be elsewhere by now
                 if last != self._seen.get(server_id):
-                    self._gaps.pop(server_id, None)
+                    _, departure = self._gaps.get(server_id, (None, None))
+                    if departure is None:  # else what the client saw departs wherever that is
+                        self._gaps.pop(server_id, None)
                     self._n_deletions[server_id] = 0
             self._go_on_behind(reached)
             self._acknowledgements = Acknowledgements(
@@ -338,6 +341,11 @@ class Replay:
         """See ``AcknowledgingClient``; ``n_deletions``: see ``VisibleQuery``."""
         query = VisibleQuery(params, self._filter.subscription, n_deletions)
         return await self._service.core.answer(query, self._client.stream.owner, (), holding)
+
+    @property
+    def wants_untold(self) -> bool:
+        """See ``AcknowledgingClient``."""
+        return not self._filter.subscription.isdisjoint(group_events.UNTOLD)
 
     def on_cursor_lost(self, reason: str) -> None:
         """See ``CursorHolder``."""

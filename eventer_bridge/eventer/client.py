@@ -110,8 +110,8 @@ async def connect(
         subscriptions: query types of the events to be notified of; none: no notifications.
         server_id: be notified only of events of this server; None: of all.
         persisted: be notified of events that are durable; else as soon as they are registered.
-        keeps_bounds: skip events with payloads that may not be registered here; for callers
-            that store or forward them (``sifting``).
+        keeps_bounds: for callers that store or forward events: skip those that may not be
+            registered here (``sifting``), and hold no more memory than the account has.
         on_events: see :data:`EventsCb`; must not block or raise.
         on_status: see :data:`StatusCb`; must not block or raise.
         tls: TLS context for an ``ssl+sbs`` address; None: one that verifies the server with the
@@ -141,6 +141,8 @@ async def connect(
                 connect_timeout_s=connect_timeout_s,
                 conversation_timeout_s=response_timeout_s,
             )
+            if keeps_bounds:
+                connection.belong_to(f"server {address}")
             response = await handler.request(request)
         assert isinstance(response, MsgInitRes)
         if response.status is None:
@@ -340,7 +342,10 @@ class _Handler(chatter.Handler):
                 if not _is_large(message):
                     self._handle(message, self._decode(message))
                     continue
-                decoded = await slices.run(self._decode_in_steps(message))
+                n_bytes = len(message.data)
+                if self._connection.hold(n_bytes):
+                    decoded = await slices.run(self._decode_in_steps(message))
+                self._connection.hold(-n_bytes)
                 if self._connection.close_reason is None:
                     self._handle(message, decoded)
         except RemoteProtocolError as e:

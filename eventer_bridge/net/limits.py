@@ -70,7 +70,7 @@ MAX_FRAME_BYTES: Final = 16 << 20
 
 MAX_ANSWER_FRAME_BYTES: Final = 256 << 20
 """The same for outgoing connections: other servers may answer a query in one message of any
-size."""
+size, as long as a gateway has memory for it (``sharing.memory``)."""
 
 MAX_PEER_CONVERSATIONS: Final = 1_024
 """Conversations of a peer that await our reply; with so many, it is not read from. Also those that

@@ -42,6 +42,7 @@ from eventer_bridge.net.sockets import watch_peer, write_parts
 from eventer_bridge.net.stats import CloseReason, ServerStats
 from eventer_bridge.net.stream_hooks import StreamHooks
 from eventer_bridge.net.tcp_state import TcpState, tcp_state
+from eventer_bridge.sharing.memory import MemoryShare, account_of_process
 
 P = ParamSpec("P")
 MessageT = TypeVar("MessageT")
@@ -59,7 +60,8 @@ class Stream(StreamHooks[MessageT], asyncio.Protocol):
 
     Attributes:
         client: the peer's name for logs, if known.
-        owner: whose turns and memory it takes: its client, or its address (:meth:`belong_to`).
+        owner: whose turns and memory it takes: its client, or its address (:meth:`belong_to`). The
+            memory of an outgoing connection is not counted until it has one.
         bytes_in_cb: called with the number of bytes that arrived, after their messages were taken.
         pauses: reasons for not reading; empty while it is read from.
         was_paused: whether it was not read from since the last sweep, for another reason than that
@@ -88,6 +90,7 @@ class Stream(StreamHooks[MessageT], asyncio.Protocol):
         "_loop",
         "_peer",
         "_sans_io",
+        "_share",
         "_slot",
         "_stats",
         "_streams",
@@ -131,6 +134,7 @@ class Stream(StreamHooks[MessageT], asyncio.Protocol):
         self._stats = stats
         self._liveness = liveness
         self._slot = slot
+        self._share = None if slot is None else slot.share
         self._streams = streams
         self._loop = asyncio.get_running_loop()
         self._peer = "unknown" if slot is None else slot.peer
@@ -224,7 +228,11 @@ class Stream(StreamHooks[MessageT], asyncio.Protocol):
     def belong_to(self, owner: str) -> None:
         """Whose turns and memory it takes from now on."""
         self.owner = owner
-        self.slot.share.move(owner)
+        if self._share is not None:
+            self._share.move(owner)
+        else:
+            self._share = MemoryShare(account_of_process(), owner)
+            self._share.when_lost(self._on_share_lost)
 
     def write(self, frame: bytes, n_frames: int = 1) -> None:
         """Send a frame, or several that are joined.
@@ -442,6 +450,8 @@ class Stream(StreamHooks[MessageT], asyncio.Protocol):
         self._sans_io.discard()  # the connection itself may stay until garbage is collected
         if self._slot is not None:
             self._slot.release()
+        elif self._share is not None:
+            self._share.close()
         self.lost.set_result(None)
         self.guard(self.on_closed, self.close_reason)
 
@@ -585,8 +595,7 @@ class Stream(StreamHooks[MessageT], asyncio.Protocol):
                 self._count_held()
 
     def _count_held(self) -> None:
-        if self._slot is not None:
-            share = self._slot.share
+        if (share := self._share) is not None:
             share.set(self._sans_io.buffered_bytes + self.unread_bytes + self.held_bytes)
             self._is_buffering = share.n_bytes > 0
 

@@ -117,6 +117,7 @@ class Feed(aio.Resource):
         self._undelivered: dict[asyncio.Future[None], _Size] = {}
         self._undelivered_size = _NOTHING
         self._begun = _Begun()  # the last session of a page, which may continue on the next one
+        self._page_bytes = 0  # of what waits of a page
         self._share = MemoryShare(account_of_process(), f"server {name}")
         self._n_received = 0
         self._refused_events = 0
@@ -198,6 +199,7 @@ class Feed(aio.Resource):
             self._on_client(None)
             await aio.uncancellable(client.async_close())
             self._backlog, self._backlog_size, self._begun = None, _NOTHING, _Begun()
+            self._page_bytes = 0
             self._share.close()
             await self._settle()
 
@@ -231,21 +233,22 @@ class Feed(aio.Resource):
             if result.events and is_first and not count:
                 self._on_state(FeedState.SYNCING, None)
             count += len(result.events)
-            page = deque(result.events)
+            page, more_follows = deque(result.events), result.more_follows
+            following = page[-1].id if page else last
+            del result  # its events may be large
+            self._page_bytes = _Size.of(page).n_bytes
             while page:
                 await slices.run(self._deliver_page(page, server_id, last), self._give_way)
                 await self._settle(is_all=False)
                 self._raise_failure()
-            if result.events:
-                last = result.events[-1].id
-            if not result.more_follows:
+            if not more_follows:
                 self._deliver_begun()
                 await self._settle()
                 self._raise_failure()
                 return count
-            n_events = self._begun.n_events
-            if n_events > core_limits.MAX_RECEIVED_EVENTS or not result.events:
+            if self._begun.n_events > core_limits.MAX_RECEIVED_EVENTS or following == last:
                 raise RemoteProtocolError("answers without progress")
+            last = following
 
     def _note_missing(self, server_id: int, result: QueryResult) -> None:
         known = self._n_deletions.get(server_id)
@@ -271,6 +274,7 @@ class Feed(aio.Resource):
         """
         while page and not self._is_full:
             event = page.popleft()
+            self._page_bytes -= content_bytes(event.payload) + core_limits.EVENT_OBJECT_BYTES
             previous = self._begun.last or last
             if event.id.server != server_id or (previous is not None and event.id <= previous):
                 raise RemoteProtocolError(f"answer with event {event.id} after {previous}")
@@ -437,7 +441,7 @@ class Feed(aio.Resource):
     def _count(self) -> None:
         """Count the memory that all of it takes."""
         n_bytes = self._undelivered_size.n_bytes + self._backlog_size.n_bytes
-        self._share.set(n_bytes + self._begun.size.n_bytes)
+        self._share.set(n_bytes + self._begun.size.n_bytes + self._page_bytes)
 
     async def _settle(self, *, is_all: bool = True) -> None:
         """Wait until nothing is under way, or there is room for more."""

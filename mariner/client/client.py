@@ -547,7 +547,9 @@ class Client(aio.Resource):
 
     def _on_mark(self, mark: Gap | UpToDate) -> None:
         if self._replayed is not None:
-            self._replayed.put(mark, 0)
+            other = mark.other_history if isinstance(mark, Gap) else None
+            self._replayed.put(mark, 0 if other is None else len(other.reason))
+            self._pause_when_full()
         if isinstance(mark, UpToDate) and not self._up_to_date.done():
             self._up_to_date.set_result(None)
 
@@ -557,6 +559,9 @@ class Client(aio.Resource):
             self._replayed.put(message, size_bytes)
         else:
             self._notifications.put(message.events, size_bytes)
+        self._pause_when_full()
+
+    def _pause_when_full(self) -> None:
         if self._queue.is_full:
             self._connection.pause_reading(Pause.USER)
             self._stalls.begin(self._queue)

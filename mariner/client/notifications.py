@@ -17,7 +17,8 @@ MAX_QUEUED_BYTES: Final = 16 << 20
 notifications, and little for a program."""
 
 EVENT_BYTES: Final = 512
-"""Size of an event besides its payload: about that of its objects in memory."""
+"""Size of an event besides its payload: about that of its objects in memory. A batch counts as much
+besides its events, so that a server cannot fill the memory with empty ones, or with marks."""
 
 
 class Notifications(Generic[T]):
@@ -59,7 +60,13 @@ class Notifications(Generic[T]):
         return self._size_bytes >= MAX_QUEUED_BYTES
 
     def put(self, item: T, size_bytes: int) -> None:
-        """Append a batch; the caller checks :attr:`is_full` afterwards."""
+        """Append a batch; the caller checks :attr:`is_full` afterwards.
+
+        Args:
+            item: the batch.
+            size_bytes: what it holds besides itself: its events, for example.
+        """
+        size_bytes += EVENT_BYTES
         self._batches.append((size_bytes, item))
         self._size_bytes += size_bytes
         self._changed.set()

@@ -1,7 +1,7 @@
 """Gateways in the process of the test that serve Eventer clients and replicate each other."""
 
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,12 @@ async def event_server(
     port: int = 0,
     remotes: dict[int, int] | None = None,
     retention: Sequence[dict[str, Any]] = (),
+    core: Mapping[str, Any] = {},
     **keys: Any,
 ) -> AsyncIterator[Gateway]:
-    """A gateway with an Eventer server that replicates others (server id → port); ``keys`` are
-    added to its configuration."""
-    core = {
+    """A gateway with an Eventer server that replicates others (server id → port); ``core`` is
+    added to its ``event_core``, ``keys`` to its configuration."""
+    event_core = {
         "server_id": server_id,
         "backend": {
             "type": "rocksdb",
@@ -33,8 +34,9 @@ async def event_server(
         "replication": [
             {"server_id": i, "host": "127.0.0.1", "port": p} for i, p in (remotes or {}).items()
         ],
+        **core,
     }
-    async with running_gateway(event_core=core, **keys) as gateway:
+    async with running_gateway(event_core=event_core, **keys) as gateway:
         yield gateway
 
 

@@ -32,6 +32,7 @@ from eventer_bridge.net import limits as net_limits
 from mariner import client
 from mariner.client import ReconnectingClient
 from mariner.errors import OtherHistoryError
+from tests.support.clients import connect
 from tests.support.gateway import Gateway, gateway
 from tests.support.restoring import restore
 from tests.torture.clients import connected
@@ -103,14 +104,7 @@ class _Place:
             yield running
 
     async def connect(self, **options: Any) -> client.Client:
-        return await client.connect(
-            "127.0.0.1",
-            self.port,
-            client_name="app",
-            client_token="secret",
-            subscriptions=[TYPE],
-            **options,
-        )
+        return await connect(self.port, subscriptions=[TYPE], **options)
 
     async def work(self, running: Gateway) -> None:
         """Register events, and back up between them."""

@@ -92,7 +92,7 @@ class Deletion:
     Attributes:
         commit: the deletion.
         events: those that it deletes: the first ones, as ``limits.RETENTION_BATCH_BYTES`` says.
-        missing: see ``trimmed.Deletions``.
+        missing: of which readers are told; see ``trimmed.Deletions``.
         newest: session key up to which ranges are deleted; empty: no ranges. No event up to there
             may be written between the snapshot and the deletion.
     """

@@ -10,8 +10,8 @@ others::
 
 When a commit fails, everything that waits for one fails with it, and the storage thread
 opens the database again, every ``limits.STORE_RETRY_PERIOD_S``, until it can be written.
-What is known in memory (types, latest events) is then read anew. Whatever the storage thread
-raises is such a failure; should it end all the same, the backend closes.
+What is known in memory (types, latest events, what is missing) is then read anew. Whatever the
+storage thread raises is such a failure; should it end all the same, the backend closes.
 
 What was not handed to the database yet is refused. Of the commit that was, nobody knows: it
 fails with ``OutcomeUnknownError``, and nobody sees its events (``Store.undecided``) until the
@@ -453,7 +453,8 @@ class GroupCommit(Backend):
             group.commit.oldest <= deletion.newest for group in self._groups
         ):
             return False
-        self._deletions.stage(deletion.commit, deletion.missing)
+        if deletion.missing:
+            self._deletions.stage(deletion.commit, deletion.missing)
         try:
             await asyncio.shield(self._append(deletion.commit).future)
         except OutcomeUnknownError as e:
@@ -602,6 +603,7 @@ class GroupCommit(Backend):
         for types in self._known_types:
             types.clear()
         self._requests = RequestRows(self._store, self._key_retention, self._clock)
+        self._deletions = Deletions(self._store)
         if self._decided is not None:
             mlog.info("commit that failed is decided", extra={"is_stored": is_stored})
             self._decided.set_result(is_stored)

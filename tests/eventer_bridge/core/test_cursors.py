@@ -1,13 +1,18 @@
-"""Cursors without clients: what a message of many parked events costs."""
+"""Cursors without clients: what a message of many parked events costs, and what holds retention."""
 
+import asyncio
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-from eventer_bridge.backends import rocksdb
-from eventer_bridge.core.cursors import Cursors
+import pytest
+
+from eventer_bridge.backends import memory, rocksdb
+from eventer_bridge.core.cursors import Cursor, Cursors
 from eventer_bridge.model import EventId
-from eventer_bridge.subscription import EVERYTHING
+from eventer_bridge.subscription import EVERYTHING, Subscription
+from tests.eventer_bridge.backends.oracle import Writer, draft
 
 N_EVENTS = 200
 
@@ -42,3 +47,59 @@ async def test_parking_does_not_look_at_what_else_was_parked(tmp_path: Path) -> 
         await cursors.flush()
         cursors.done(cursor, ids)  # what is stored is found, too
         assert (cursor.n_parked, cursors.parked(cursor)) == (0, {})
+
+
+ONLY_A = Subscription([("a",)])
+
+
+def take(cursors: Cursors, wanted: Subscription, server_id: int | None = None) -> Cursor:
+    return cursors.take("a", "c", Holder(), {}, (wanted, server_id))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda cursors, cursor: cursors.reset(cursor, {}),
+        lambda cursors, cursor: cursors.reset(cursor, {1: EventId(1, 1, 1)}),
+        lambda cursors, cursor: take(cursors, EVERYTHING),
+        lambda cursors, cursor: take(cursors, ONLY_A, 1),
+    ],
+    ids=["reset", "reset to an event", "other types", "another server"],
+)
+async def test_what_is_behind_by_then_is_not_what_was_measured(
+    change: Callable[[Cursors, Cursor], object],
+) -> None:
+    """Else retention would not wait for what it is behind now."""
+    async with memory.create() as backend:
+        writer = Writer(backend)
+        for _ in range(3):
+            await writer.session(draft("a"), draft("b"))
+        cursors = Cursors(backend, 3_600)
+        cursor = take(cursors, ONLY_A)
+        cursors.acknowledge(cursor, [writer.events[2].id])
+        await cursors.measure(cursor)
+        assert cursors._held_since() == writer.events[4].timestamp
+        measuring = asyncio.create_task(cursors.measure(cursor))
+        await asyncio.sleep(0)  # the store is being asked
+        change(cursors, cursor)
+        found = [cursor.oldest]
+        await measuring
+        found.append(cursor.oldest)
+        await cursors.measure(cursor)
+        assert found == [None, None]
+        assert cursor.oldest is not None
+
+
+async def test_a_cursor_that_goes_on_while_it_is_measured() -> None:
+    async with memory.create() as backend:
+        writer = Writer(backend)
+        for _ in range(3):
+            await writer.session(draft("a"))
+        cursors = Cursors(backend, 3_600)
+        cursor = take(cursors, ONLY_A)
+        measuring = asyncio.create_task(cursors.measure(cursor))
+        await asyncio.sleep(0)
+        cursors.acknowledge(cursor, [writer.events[1].id])
+        take(cursors, ONLY_A)
+        await measuring
+        assert (cursor.oldest, cursor.lag_events) == (writer.events[0].timestamp, 3)

@@ -27,6 +27,9 @@ from eventer_bridge.model import (
     Status,
     Timestamp,
 )
+from eventer_bridge.sharing.memory import MemoryShare, account_of_process
+from tests.support.waiting import until
+from tests.torture.attacks import wire
 
 LARGE = [
     Event(EventId(1, 1, i), ("t", str(i % 9)), Timestamp(1, 0), None, None) for i in range(1, 3_000)
@@ -62,7 +65,9 @@ class Server(chatter.Handler):
 
 
 @contextlib.asynccontextmanager
-async def connected(heard: list[object]) -> AsyncIterator[tuple[Server, client.EventerClient]]:
+async def connected(
+    heard: list[object], *, keeps_bounds: bool = False
+) -> AsyncIterator[tuple[Server, client.EventerClient]]:
     servers: list[Server] = []
 
     def make(connection: chatter.Connection) -> Server:
@@ -74,7 +79,11 @@ async def connected(heard: list[object]) -> AsyncIterator[tuple[Server, client.E
 
     async with await chatter.listen(chatter.Address("127.0.0.1", 0), make) as listener:
         connection = await client.connect(
-            listener.address, "c", on_events=on_events, on_status=heard.append
+            listener.address,
+            "c",
+            keeps_bounds=keeps_bounds,
+            on_events=on_events,
+            on_status=heard.append,
         )
         async with connection:
             yield servers[0], connection
@@ -105,6 +114,36 @@ async def test_large_notifications_are_taken_in_in_slices_and_in_order(
         assert max(decoded_bytes) <= limits.LARGE_MESSAGE_BYTES
         await connection.query(QueryServerParams(1))
         assert server.n_acknowledged == 2
+
+
+@pytest.mark.parametrize("is_gateway", [True, False])
+async def test_what_a_gateway_holds_for_a_server_is_on_the_account(is_gateway: bool) -> None:
+    """An application decides itself what it holds."""
+    account = account_of_process()
+    async with connected([], keeps_bounds=is_gateway) as (server, connection):
+        server.connection.write(wire.frame(b" " * 400_000)[:-1])
+        await until(lambda: connection._connection.buffered_bytes >= 400_000)
+        await until(lambda: server.connection.unread_bytes == 0)
+        server.connection.sweep(0)
+        assert account.n_bytes == (connection._connection.buffered_bytes if is_gateway else 0)
+        account.max_bytes = 500_000
+        another = MemoryShare(account, "another")
+        another.set(200_000)
+        assert connection.close_reason == ("too much is buffered" if is_gateway else None)
+        assert account.n_bytes == 200_000
+        another.close()
+
+
+async def test_what_is_decoded_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "SLICE_S", 0.0)
+    async with connected([], keeps_bounds=True) as (server, connection):
+        server.is_full, most_bytes = True, 0
+        asking = asyncio.create_task(connection.query(QueryServerParams(1)))
+        while not asking.done():
+            most_bytes = max(most_bytes, connection._connection.held_bytes)
+            await asyncio.sleep(0)
+        assert most_bytes > limits.LARGE_MESSAGE_BYTES
+        assert connection._connection.held_bytes == 0
 
 
 async def test_a_malformed_large_notification_ends_the_connection() -> None:

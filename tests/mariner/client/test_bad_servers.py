@@ -10,6 +10,7 @@ from eventer_bridge import tls
 from eventer_bridge.model import QueryLatestParams, QueryTimeseriesParams, Status
 from eventer_bridge.net import limits as net_limits
 from mariner import client
+from mariner.client import notifications
 from mariner.errors import (
     ConnectError,
     ConnectionLostError,
@@ -183,6 +184,46 @@ async def test_pings_of_the_server_are_answered() -> None:
 
     async with scripted(script) as server, await server.connect():
         assert await answered == {"msg_type": "ping_res", "ping_id": 77}
+
+
+@pytest.mark.parametrize(
+    ("message", "most"),
+    [
+        ({"msg_type": "up_to_date"}, 100),
+        ({"msg_type": "events", "events": []}, 100),
+        ({"msg_type": "gap", "server_id": 1, "oldest": None}, 100),
+        (
+            {
+                "msg_type": "gap",
+                "server_id": 1,
+                "oldest": None,
+                "other_history": {"last": 0, "reason": "x" * 9 * notifications.EVENT_BYTES},
+            },
+            10,
+        ),
+    ],
+    ids=["mark", "no events", "gap", "reason"],
+)
+async def test_what_holds_no_events_takes_memory_too(
+    monkeypatch: pytest.MonkeyPatch, message: dict[str, Any], most: int
+) -> None:
+    n_bytes = 100 * notifications.EVENT_BYTES
+    monkeypatch.setattr(notifications, "MAX_QUEUED_BYTES", n_bytes)
+
+    async def script(peer: ScriptedPeer) -> None:
+        assert (await peer.receive())["msg_type"] == "init_req"
+        peer.send_together([{**INIT_RES, "extensions": ["replay"]}, *[message] * 1_000])
+        await closed_by_client(peer)
+
+    async with scripted(script) as server, await server.connect(start="earliest") as conn:
+        await until(lambda: conn._connection.is_reading_paused)
+        assert conn._replayed is not None
+        assert len(conn._replayed._batches) == most
+        n_taken = 0
+        async for _ in conn._replayed:  # and it goes on when there is room
+            n_taken += 1
+            if n_taken == 1_000:
+                break
 
 
 async def test_silent_server_is_noticed() -> None:

@@ -26,6 +26,7 @@ from mariner.client import ReconnectingClient
 from mariner.errors import InitError, OtherHistoryError
 from mariner.gateway.gateway import Gateway
 from tests.mariner.client.test_resuming import acknowledged, seen
+from tests.support.clients import connect
 from tests.support.inprocess import running_gateway
 from tests.support.restoring import back_up, restore
 from tests.support.waiting import until
@@ -58,14 +59,7 @@ class Place:
             yield running
 
     async def connect(self, **options: Any) -> client.Client:
-        return await client.connect(
-            "127.0.0.1",
-            self.port,
-            client_name="app",
-            client_token="secret",
-            subscriptions=[("a",)],
-            **options,
-        )
+        return await connect(self.port, subscriptions=[("a",)], **options)
 
     async def register(self, *numbers: int) -> list[Event]:
         async with await self.connect() as connection:

@@ -30,6 +30,7 @@ from tests.support.pair import (
     reader,
     stored,
     until_stored,
+    until_told,
     values,
 )
 from tests.support.restoring import restore
@@ -103,13 +104,7 @@ async def written(tmp_path: Path) -> AsyncIterator[tuple[StartCb, Written, Gatew
             await written.write(at_first, N_EVENTS)
             async with reader(first, start=[]) as reading:
                 assert len(await reading.read(N_EVENTS)) == N_EVENTS
-            seen = ("event", "1", "cursor", "?")
-            last = written.answers[-1][-1].id
-            while [last.session] not in [
-                [i["session"] for i in told["seen"]]
-                for told in values(await stored(at_second, *seen))
-            ]:
-                await asyncio.sleep(POLL_INTERVAL_S)
+            await until_told(at_second, written.answers[-1][-1].id)
         await kill(first)
         yield start, written, second
 

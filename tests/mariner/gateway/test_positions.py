@@ -9,9 +9,10 @@ import pytest
 from eventer_bridge import limits
 from eventer_bridge.backends import rocksdb
 from eventer_bridge.backends.reader_rows import CursorRow, cursor_key, decode_cursor, encode_row
+from eventer_bridge.core.replay import Replay
 from eventer_bridge.model import EventId, Timestamp
 from mariner.gateway.gateway import Gateway
-from tests.mariner.gateway.test_cursors import ack, find, reader, settled
+from tests.mariner.gateway.test_cursors import ack, cursors_of, find, reader, settled
 from tests.mariner.gateway.test_replay import (
     connect,
     declined,
@@ -167,6 +168,27 @@ async def test_what_both_remember_counts(tmp_path: Path) -> None:
         async with reader(gateway, start=start, histories=other) as peer:
             assert (await peer.receive())["other_history"]["last"] == 0
             assert values(await received(peer)) == []
+
+
+async def test_what_the_client_remembers_counts_wherever_the_cursor_goes_meanwhile(
+    path: Path | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(path) as gateway, await connect(gateway) as connection:
+        events = await register(connection, *range(3))
+        async with reader(gateway) as peer:
+            await received(peer)
+        find_gaps = Replay.find_gaps
+
+        async def find_and_move(replay: Replay) -> bool:
+            is_any = await find_gaps(replay)
+            cursors_of(gateway).acknowledge(find(gateway), [events[0].id])
+            return is_any
+
+        monkeypatch.setattr(Replay, "find_gaps", find_and_move)
+        start, other = [id_of(events[1])], [{"server_id": 1, "id": "other"}]
+        async with reader(gateway, start=start, histories=other) as peer:
+            assert (await peer.receive())["other_history"]["last"] == 0
+            assert values(await received(peer)) == [1, 2]
 
 
 # --- who has it ---------------------------------------------------------------------------

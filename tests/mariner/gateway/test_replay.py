@@ -26,6 +26,7 @@ from eventer_bridge.net import limits as net_limits
 from eventer_bridge.net.throttle import QUERIES, Throttle
 from mariner import client
 from mariner.gateway.gateway import Gateway
+from tests.support import clients
 from tests.support.inprocess import APP, running_gateway
 from tests.support.peer import RawPeer
 
@@ -45,9 +46,7 @@ async def serving(path: Path | None, **keys: Any) -> AsyncIterator[Gateway]:
 
 
 async def connect(gateway: Gateway, **keys: Any) -> client.Client:
-    return await client.connect(
-        "127.0.0.1", gateway.mariner.port, client_name="app", client_token="secret", **keys
-    )
+    return await clients.connect(gateway.mariner.port, **keys)
 
 
 async def reader(gateway: Gateway, start: Any, **keys: Any) -> RawPeer:

@@ -6,10 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from eventer_bridge.model import EventId, Status
-from mariner import client
+from eventer_bridge.model import Status
 from tests.support import proxy
 from tests.support.gateway import Gateway
 from tests.support.pair import (
@@ -22,20 +19,11 @@ from tests.support.pair import (
     reader,
     stored,
     until_stored,
+    until_told,
     values,
 )
 
-CURSOR_OF_FIRST = ("event", "1", "cursor", "?")
 PARKED_OF_FIRST = ("event", "1", "parked", "?")
-
-
-async def until_told(connection: client.Client, event_id: EventId) -> None:
-    """Wait until a cursor is known to be at an event."""
-    seen = [msgspec.to_builtins(event_id)]
-    while not any(
-        told["seen"] == seen for told in values(await stored(connection, *CURSOR_OF_FIRST))
-    ):
-        await asyncio.sleep(POLL_INTERVAL_S)
 
 
 @contextlib.asynccontextmanager

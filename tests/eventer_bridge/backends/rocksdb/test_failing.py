@@ -367,6 +367,21 @@ async def test_retention_goes_on_whatever_it_raises(
             await asyncio.sleep(0.01)
 
 
+async def test_what_was_not_deleted_after_all_is_not_missing(backend: RocksDbBackend) -> None:
+    writer = Writer(backend)
+    await writer.session(draft("a"))
+    lost, missing = EventId(2, 9, 1), EventId(2, 5, 1)
+    with full_disk():
+        backend.note_missing(lost)
+        with pytest.raises(OutcomeUnknownError):
+            await backend.flush()
+    await recovered(backend)
+    backend.note_missing(missing)
+    await writer.session(draft("a"), time=5)
+    result = await backend.query(QueryServerParams(2, True))
+    assert (result.deleted, result.n_deletions) == (missing, 1)
+
+
 async def test_retention_that_gets_no_thread_is_another_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
