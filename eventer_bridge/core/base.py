@@ -343,6 +343,19 @@ class EventCore(aio.Resource, abc.ABC):
         text = f"{server_id}/{seen.session}/{seen.instance}"
         return Departure(0, f"event {text} is not stored here")  # nor is what was before it, maybe
 
+    def check_position(self, server_id: int) -> None:
+        """Refuse a position that nobody can compare yet: :meth:`departure` would not know.
+
+        Raises:
+            NotOperationalError: of which history this server's events are is not known.
+        """
+        is_own = server_id == self.server_id
+        if is_own and self.is_regaining and server_id not in self.histories:
+            raise NotOperationalError(
+                f"start: events of server {server_id} are coming back from another one, and it is"
+                " not known yet whether they are those that were followed: try again later"
+            )
+
     async def query(self, params: QueryParams) -> QueryResult:
         """As :meth:`answer`, of a query of the server itself, which sees everything."""
         return await self.answer(VisibleQuery(params, EVERYTHING))

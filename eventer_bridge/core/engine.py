@@ -7,9 +7,9 @@ STANDBY; :meth:`Engine.start` makes it STARTING, creates the modules, registers 
 ``event/<server id>/engine`` STARTED (with the store's ``history`` if it is a new one) and makes it
 OPERATIONAL; :meth:`Engine.stop` makes it STOPPING, ends the sessions under way, registers STOPPED,
 closes the modules and makes it STANDBY again, each with a bound. While the backend cannot write
-(``Backend.failure``), or its events are too far ahead of the clock (``clock``), it is STANDBY
-meanwhile. Registrations fail unless it is OPERATIONAL; queries are always answered. An engine whose
-modules cannot continue closes by itself.
+(``Backend.failure``), or its events are too far ahead of the clock (``clock``), it has a ``fault``,
+and is STANDBY meanwhile. Registrations fail unless it is OPERATIONAL; queries are always answered.
+An engine whose modules cannot continue closes by itself.
 
 Everything here runs on the event loop's thread.
 """
@@ -17,7 +17,7 @@ Everything here runs on the event loop's thread.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Final
 
@@ -186,7 +186,7 @@ class Engine(ReplicaCore):
 
     async def check_ready(self) -> None:
         """See :class:`EventCore`."""
-        for fault in (self._backend.failure, self._clock.fault, self.waits_for):
+        for fault in (self.fault, self.waits_for):
             if fault is not None:
                 raise NotOperationalError(fault)
         await super().check_ready()
@@ -197,13 +197,14 @@ class Engine(ReplicaCore):
         yield Work("events wait for their commit", self.pending_events, self.n_ended)
         yield Work("queries wait for their answer", sum(backend.query_load), backend.query_turns)
 
-    async def wait_writable(self) -> None:
-        """Wait until something can be stored (``Backend.failure``)."""
-        changed = asyncio.Event()
-        with self._backend.register_failure_cb(changed.set):
-            while self._backend.failure is not None:
-                changed.clear()
-                await changed.wait()
+    async def find_fault(self) -> str | None:
+        """As :attr:`fault`, of this moment; also what ``Backend.check`` finds."""
+        self._clock.look()
+        try:
+            await self._backend.check()
+        except StorageError as e:
+            return str(e)
+        return self.fault
 
     async def start(self) -> None:
         """Become OPERATIONAL, if it is STANDBY.
@@ -218,8 +219,7 @@ class Engine(ReplicaCore):
                 return
             self._enter(Status.STARTING)
             if self.is_regaining:
-                self.is_regaining = False
-                self._session_ids.renew()
+                await self._end_regaining()
             known = await self.read_histories()
             await self._session_ids.reserve()
             if self._module_confs:
@@ -273,7 +273,16 @@ class Engine(ReplicaCore):
             self.is_regaining = True
             # what others tell of it is of the history of what it gets back
             own = self._server_id
-            self.histories = {i: known for i, known in self.histories.items() if i != own}
+            self._set_histories({i: known for i, known in self.histories.items() if i != own})
+
+    async def _end_regaining(self) -> None:
+        own = self._server_id
+        last, mark = self._backend.last_session(own), self._backend.high_water_mark(own)
+        if mark.session < last.session + limits.RESTORED_SESSIONS:
+            # it lost its store before, and had gone on further above than it would this time
+            await self._backend.begin_history(own)
+        self._session_ids.renew()
+        self.is_regaining = False
 
     async def stop(self, *, is_last: bool = False) -> None:
         """Become STANDBY, whatever it is; each step of it is bounded.
@@ -417,6 +426,8 @@ class Engine(ReplicaCore):
     async def read_histories(self) -> History | None:
         """Learn of which histories the stored events are; to be done before clients connect.
 
+        Of those that it regained, it is their own history until it is started.
+
         Returns:
             This server's history, as it was announced; None: it was not.
 
@@ -429,13 +440,21 @@ class Engine(ReplicaCore):
         found |= self.histories  # what was replicated meanwhile is newer
         if known is not None:
             found[self._server_id] = known
-        for event in self._new_history(known):  # which it will announce when it starts
+        is_behind = self.is_regaining and known is not None
+        for event in () if is_behind else self._new_history(known):  # announced when it starts
             assert isinstance(event.payload, JsonPayload)
             first = self._backend.high_water_mark(self._server_id).session + 1
             if (own := history.decode(event.payload.data, first)) is not None:
                 found[self._server_id] = own
-        self.histories = found
+        self._set_histories(found)
         return known
+
+    def _set_histories(self, histories: Mapping[int, History]) -> None:
+        own = self._server_id
+        before, now = self.histories.get(own), histories.get(own)
+        self.histories = histories
+        if (before and before.id) != (now and now.id):
+            self._notify_other_history(own)
 
     def _new_history(self, known: History | None) -> list[RegisterEvent]:
         """The event that announces this server's history; none if it was announced before."""

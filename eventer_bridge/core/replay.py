@@ -182,6 +182,7 @@ class Replay:
 
         Raises:
             InitError: the client saw events that are not stored here.
+            NotOperationalError: as ``EventCore.check_position``.
             LimitError: there are too many cursors.
             EventerBridgeError: that cannot be found out.
         """
@@ -247,6 +248,8 @@ class Replay:
         """How far what was seen is here, and where more was seen than that."""
         begin, departures = dict(seen), dict[int, Departure]()
         for server_id, event_id in seen.items():
+            if self.is_wanted(server_id):
+                self._service.core.check_position(server_id)
             found = self._service.core.departure(event_id, followed.get(server_id))
             if found is None or not self.is_wanted(server_id):
                 continue

@@ -102,16 +102,18 @@ class ReplicaCore(SessionCore):
         return commit
 
     def note_missing(self, last: EventId) -> None:
-        """Note that events of another server up to this one will never come.
+        """Note that events of a server up to this one will never come.
 
-        Those who read on from before are told.
+        Those who read on from before are told, once of each.
 
         Raises:
             StorageError: it cannot be kept now.
             ClosedError: the store is closed.
         """
-        self._backend.note_missing(last)
-        self.missing[last.server] = last
+        known = self.missing.get(last.server)
+        if known is None or known < last:
+            self._backend.note_missing(last)
+            self.missing[last.server] = last
 
     def _take_over_told(self, events: Sequence[Event]) -> RequestKey | None:
         """Take over what another server of the group tells; the key to keep with these events.

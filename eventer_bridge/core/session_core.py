@@ -138,10 +138,14 @@ class SessionCore(EventCore):
     @property
     def status(self) -> Status:
         """See :class:`EventCore`."""
-        is_able = self._backend.failure is None and self._clock.fault is None
-        if self._phase is Status.OPERATIONAL and not is_able:
+        if self._phase is Status.OPERATIONAL and self.fault is not None:
             return Status.STANDBY
         return self._phase
+
+    @property
+    def fault(self) -> str | None:
+        """What is known to keep it from registering, however it is started; None: nothing."""
+        return self._backend.failure or self._clock.fault
 
     def register(
         self,

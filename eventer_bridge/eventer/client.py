@@ -372,8 +372,8 @@ class _Handler(chatter.Handler):
             self._on_answer(message, decoded)
         elif isinstance(decoded, MsgEventsNotify):
             self._note_refused(decoded.refused)
-            done = self._on_events(decoded.events) if decoded.events else None
             self.pass_over(decoded.refused)
+            done = self._on_events(decoded.events) if decoded.events else None
             if not message.is_last:
                 self._acknowledge(message.conversation, done)
         elif isinstance(decoded, MsgStatusNotify):

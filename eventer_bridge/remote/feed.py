@@ -80,6 +80,8 @@ class Feed(aio.Resource):
         on_client: called with each new connection, and with None when it is lost.
         on_missing: called with the last event that the remote server does not have any more,
             of those behind what was delivered of a server, before what follows is delivered.
+        on_left_out: the same, of events that it has and that are not delivered: they are too large,
+            or not valid here.
         on_state: called with the state and, when SYNCED, the number of events caught up with.
         give_way: awaited now and then while it catches up; see ``slices.run``.
     """
@@ -95,6 +97,7 @@ class Feed(aio.Resource):
         on_client: Callable[[EventerClient | None], None] = lambda client: None,
         on_state: Callable[[FeedState, int | None], None] = lambda state, count: None,
         on_missing: Callable[[EventId], None] = lambda last: None,
+        on_left_out: Callable[[EventId], None] = lambda last: None,
         give_way: Callable[[], Awaitable[None]] = slices.next_turn,
     ) -> None:
         self._name = name
@@ -105,6 +108,7 @@ class Feed(aio.Resource):
         self._on_client = on_client
         self._on_state = on_state
         self._on_missing = on_missing
+        self._on_left_out = on_left_out
         self._n_deletions: dict[int, int] = {}  # of which it was told over this connection
         self._give_way = give_way
         self._loop = asyncio.get_running_loop()
@@ -119,6 +123,7 @@ class Feed(aio.Resource):
         self._begun = _Begun()  # the last session of a page, which may continue on the next one
         self._page_bytes = 0  # of what waits of a page
         self._share = MemoryShare(account_of_process(), f"server {name}")
+        self._share.close()  # it is of a connection
         self._n_received = 0
         self._refused_events = 0
         self._async_group = aio.Group()
@@ -175,6 +180,7 @@ class Feed(aio.Resource):
         client = await self._connect(self._on_events)
         self._share = MemoryShare(account_of_process(), f"server {self._name}")
         self._share.when_lost(client.close)
+        self._count()  # what came meanwhile
         connected_at = self._loop.time()
         self._client = client
         try:
@@ -197,10 +203,12 @@ class Feed(aio.Resource):
             self._refused_events += client.refused_events
             self._client = None
             self._on_client(None)
-            await aio.uncancellable(client.async_close())
-            self._backlog, self._backlog_size, self._begun = None, _NOTHING, _Begun()
-            self._page_bytes = 0
-            self._share.close()
+            try:
+                await aio.uncancellable(client.async_close())
+            finally:  # also if the feed is closed meanwhile
+                self._backlog, self._backlog_size, self._begun = None, _NOTHING, _Begun()
+                self._page_bytes = 0
+                self._share.close()
             await self._settle()
 
     # --- catching up ----------------------------------------------------------------------
@@ -371,12 +379,12 @@ class Feed(aio.Resource):
     # --- deliveries -----------------------------------------------------------------------
 
     def _deliver_session(self, session: "_Begun") -> asyncio.Future[None]:
-        if self._failure is not None:
-            return self._loop.create_future()  # nothing is delivered after a failure
         assert session.last is not None
+        self._note_left_out(session)
+        if self._failure is not None or self._client is None:
+            return self._loop.create_future()  # nothing is delivered after a failure
         self._positions[session.last.server] = session.last
         self._n_received += session.n_events
-        self._note_left_out(session)
         if not session.events:
             nothing: asyncio.Future[None] = self._loop.create_future()
             nothing.set_result(None)
@@ -394,10 +402,21 @@ class Feed(aio.Resource):
         return delivery
 
     def _note_left_out(self, session: "_Begun") -> None:
-        n_left_out = session.n_events - len(session.events)
-        if not n_left_out:
+        """Note which events are not delivered, before those of this session, or later ones, are."""
+        if self._failure is not None or self._client is None:
             return
         assert session.last is not None
+        last = self._client.last_refused(session.last.server)
+        if n_left_out := session.n_events - len(session.events):
+            self._note_too_large(session, session.last, n_left_out)
+            last = max(last or session.last, session.last)
+        if last is not None:
+            try:
+                self._on_left_out(last)
+            except EventerBridgeError as e:
+                self._fail(e)
+
+    def _note_too_large(self, session: "_Begun", last: EventId, n_left_out: int) -> None:
         self._refused_events += n_left_out
         is_many = len(session.events) == limits.MAX_FOLLOWED_SESSION_EVENTS
         most = (
@@ -407,7 +426,7 @@ class Feed(aio.Resource):
         )
         extra = {
             "server": self._name,
-            "session": session.last.session,
+            "session": last.session,
             "events": n_left_out,
             "reason": f"the session has more than {most}",
         }
@@ -418,8 +437,11 @@ class Feed(aio.Resource):
         self._note_failure(delivery)
 
     def _note_failure(self, delivery: asyncio.Future[None]) -> None:
-        error = delivery.exception()
-        if error is None or self._failure is not None:
+        if (error := delivery.exception()) is not None:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        if self._failure is not None:
             return
         self._failure = error
         if self._client is not None:

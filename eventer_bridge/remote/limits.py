@@ -14,6 +14,11 @@ READY_CATCH_UP_S: Final = 60.0
 how long it waits to be told what the other one has of its own events. One whose store is new, or
 was restored, waits for as long as it takes (``own_events``)."""
 
+MAX_START_RETRY_S: Final = 600.0
+"""How long a server of a group that cannot be started lets another one go on before it tries again;
+the wait doubles up to that. Each attempt interrupts the other one for about a second: so that is
+less than 0.2 % of the time."""
+
 TAKE_OVER_CATCH_UP_S: Final = 5.0
 """How long it then waits for the last events, when nobody is active."""
 

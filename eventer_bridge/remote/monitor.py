@@ -9,7 +9,9 @@ reported that it ended. The blessed one starts its engine, the others are STANDB
        │         └─────────┴── blessing withdrawn ◀───────────┤ engine.stop(), reported
        └────────────────────── connection lost ◀──────────────┘ engine.stop()
 
-A server whose store cannot be written is not ready, so that another one is blessed.
+A server that could not register anything (its store cannot be written, its clock is wrong) is not
+ready, so that another one is blessed; nor is one that could not be started, for longer each time.
+Before it is ready, it catches up with what was registered meanwhile.
 
 It passes the data of this server to all of its components, the same data as hat-event's servers
 publish: ``hat.event.component`` finds the active server by it, and the servers of a group find each
@@ -32,7 +34,12 @@ from hat.monitor.component import Component
 from eventer_bridge import chatter
 from eventer_bridge import limits as core_limits
 from eventer_bridge.core.engine import Engine
-from eventer_bridge.errors import EventerBridgeError, OutcomeUnknownError, StorageError
+from eventer_bridge.errors import (
+    EventerBridgeError,
+    NotOperationalError,
+    OutcomeUnknownError,
+    StorageError,
+)
 from eventer_bridge.net import limits as net_limits
 from eventer_bridge.net.retry import keep_trying
 from eventer_bridge.remote import limits, own_events
@@ -104,6 +111,8 @@ class Monitor(aio.Resource):
         self._group = ServerGroup(engine, member.token, replications)
         self._accepts_loss = accepts_loss
         self._has_own_events = False
+        self._failed_at_s = float("-inf")
+        self._retry_s = 0.0
         self._activity: _Activity | None = None
         self._is_known = asyncio.Event()
         self._async_group = aio.Group()
@@ -171,15 +180,41 @@ class Monitor(aio.Resource):
         others = (i for i in state.components if i is not state.info)
         self._group.update([i.data for i in others if i.group == self._member.group])
 
-    async def _get_ready(self, component: Component) -> None:
-        """Let another server that is active go on until this one has its events."""
+    async def _get_ready(self, component: Component, wait_s: float = 0.0) -> None:
+        """Let another server that is active go on until this one can, and has its events.
+
+        Args:
+            component: is set ready.
+            wait_s: how long the other one goes on at least.
+        """
         await self._is_known.wait()
+        await self._let_others_go_on(wait_s)
+        await self._had_fault()
         if self._has_own_events:
             await self._group.catch_up(limits.READY_CATCH_UP_S)
         else:
             await self._get_own_events()
-        await self._engine.wait_writable()
+        while await self._had_fault():  # meanwhile, nothing could be kept
+            await self._group.catch_up(limits.READY_CATCH_UP_S)
         await component.set_ready(True)
+
+    async def _let_others_go_on(self, wait_s: float) -> None:
+        """Wait, but not for long if there are no others."""
+        until_s = asyncio.get_running_loop().time() + wait_s
+        await asyncio.sleep(min(wait_s, core_limits.STORE_RETRY_PERIOD_S))
+        while self._group.listed and asyncio.get_running_loop().time() < until_s:
+            await self._group.wait_changed(until_s)
+
+    async def _had_fault(self) -> bool:
+        """Wait while something keeps the engine from registering; whether anything did."""
+        engine, had_fault = self._engine, False
+        while (fault := await engine.find_fault()) is not None:
+            if not had_fault:
+                mlog.warning("this server is not ready", extra={"reason": fault})
+            engine.waits_for, had_fault = fault, True
+            await asyncio.sleep(core_limits.STORE_RETRY_PERIOD_S)
+        engine.waits_for = None
+        return had_fault
 
     async def _get_own_events(self) -> None:
         """Have everything here that this server knew before, if it ran before."""
@@ -212,16 +247,21 @@ class Monitor(aio.Resource):
         return self._activity
 
     async def _on_failed(self, component: Component, error: EventerBridgeError) -> None:
-        if not isinstance(error, (StorageError, OutcomeUnknownError)):
+        if not isinstance(error, (NotOperationalError, StorageError, OutcomeUnknownError)):
             self.close()
             return
-        component.async_group.spawn(self._get_ready_again, component)
+        self._engine.waits_for = f"it could not be started: {error}"
+        component.async_group.spawn(self._get_ready, component, self._next_retry_s())
         await component.set_ready(False)
 
-    async def _get_ready_again(self, component: Component) -> None:
-        await asyncio.sleep(core_limits.STORE_RETRY_PERIOD_S)
-        await self._engine.wait_writable()
-        await component.set_ready(True)
+    def _next_retry_s(self) -> float:
+        """How long to wait after a failure: twice as long as after the one before."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._failed_at_s > 2 * limits.MAX_START_RETRY_S:  # it was active, or able to be
+            self._retry_s = core_limits.STORE_RETRY_PERIOD_S / 2
+        self._failed_at_s = now_s
+        self._retry_s = min(2 * self._retry_s, limits.MAX_START_RETRY_S)
+        return self._retry_s
 
     async def _on_close_request(self, component: Component) -> None:
         # the Monitor Server is ending, and waits a while for us
@@ -265,6 +305,8 @@ class _Activity(aio.Resource):
             await self._group.wait_others_standby()
             # its last requests and acknowledgements, too
             await self._group.catch_up(limits.TAKE_OVER_CATCH_UP_S)
+            if (fault := await self._engine.find_fault()) is not None:
+                raise NotOperationalError(fault)
             # not cancelled half-way: stop() ends what start() began, in the store as well
             await aio.uncancellable(self._engine.start())
             await self._engine.wait_closing()

@@ -66,6 +66,8 @@ async def regain(
     if accepts_loss and not answered and (given_up or not engine.is_whole):
         mlog.warning("this server goes on without what others may have, as its operator asked")
         await engine.begin_regaining()
+    if engine.is_regaining:
+        await engine.read_histories()
     return answered
 
 
@@ -163,6 +165,8 @@ class _OwnEvents(aio.Resource):
             self._deliver,
             server_id=engine.server_id,
             on_state=self._on_state,
+            on_missing=engine.note_missing,
+            on_left_out=engine.note_missing,
             give_way=engine.give_way,
         )
 

@@ -105,6 +105,7 @@ class Replication(aio.Resource):
             on_client=self._on_client,
             on_state=self._on_state,
             on_missing=engine.note_missing,
+            on_left_out=engine.note_missing,
             give_way=engine.give_way,
         )
         self._lag = Lag(self._feed, remote_id, self._on_looked)
@@ -249,6 +250,13 @@ class Replication(aio.Resource):
                 ],
             }
             mlog.error("events of a remote server are left out: they cannot be kept", extra=extra)
+            last = max(
+                event.id for event, why in zip(session, reasons, strict=True) if why is not None
+            )
+            try:
+                self._engine.note_missing(last)
+            except EventerBridgeError as e:
+                return failed(asyncio.get_running_loop().create_future(), e)
         if not events:
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             done.set_result(None)

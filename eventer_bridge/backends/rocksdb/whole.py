@@ -4,15 +4,20 @@ A server whose store is new, was restored, or is an earlier copy gives ids again
 before, and does not know. In a group the other servers do, and are asked (``remote.own_events``).
 
 The file is written when nothing was missing. It names the history of the store, which is another
-one after a restore, and its own inode, which a copy of it does not have. No backup has the file. A
-disk that is set back as a whole (a snapshot) is not noticed.
+one after a restore, and its own inode, which a copy of it does not have: in a file system of its
+own, a copy may have its number, but not its generation, a random number (ext4, XFS; some file
+systems have none). No backup has the file. A disk that is set back as a whole (a snapshot) is not
+noticed.
 
 What is named ``ext_`` runs on a thread that may block.
 """
 
+import contextlib
+import fcntl
 import os
+import sys
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final, Self
 
 import msgspec
 
@@ -21,10 +26,23 @@ from eventer_bridge.errors import StorageError
 
 FILE: Final = "WHOLE"
 
+_GET_GENERATION: Final = 0x80087601
+"""Request for the generation of an inode (``FS_IOC_GETVERSION`` of ``linux/fs.h``, 64 bits)."""
+
 
 class _Whole(msgspec.Struct, frozen=True):
     history: str
     inode: int
+    generation: int | None
+
+    @classmethod
+    def of(cls, history: str, file: BinaryIO) -> Self:
+        """What the file is to say."""
+        generation = None
+        with contextlib.suppress(OSError):  # this file system has none
+            number = fcntl.ioctl(file.fileno(), _GET_GENERATION, bytes(8))
+            generation = int.from_bytes(number[:4], sys.byteorder)
+        return cls(history, os.fstat(file.fileno()).st_ino, generation)
 
 
 def is_whole(path: Path, history_id: str) -> bool:
@@ -37,7 +55,7 @@ def is_whole(path: Path, history_id: str) -> bool:
     try:
         with (path / FILE).open("rb") as file:
             found = msgspec.json.decode(file.read(), type=_Whole)
-            return found == _Whole(history_id, os.fstat(file.fileno()).st_ino)
+            return found == _Whole.of(history_id, file)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return False
 
@@ -51,8 +69,7 @@ def ext_note_whole(path: Path, history_id: str) -> None:
     temporary = path / f"{FILE}.dbtmp"
     try:
         with temporary.open("wb") as file:
-            inode = os.fstat(file.fileno()).st_ino
-            file.write(msgspec.json.encode(_Whole(history_id, inode)))
+            file.write(msgspec.json.encode(_Whole.of(history_id, file)))
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path / FILE)

@@ -41,7 +41,11 @@ async def values(peer: RawPeer, until: int) -> list[Any]:
     while until not in found:
         message = await peer.receive()
         events = message.get("events")
-        found += [i["payload"] and i["payload"]["data"] for i in events] if events else [message["msg_type"]]
+        found += (
+            [i["payload"] and i["payload"]["data"] for i in events]
+            if events
+            else [message["msg_type"]]
+        )
     return found
 
 

@@ -16,7 +16,14 @@ from hat.event.backends import lmdb
 from hat.event.server import eventer_client
 
 from eventer_bridge.eventer.client import EventerClient
-from eventer_bridge.model import Event, JsonPayload, Order, QueryTimeseriesParams
+from eventer_bridge.model import (
+    Event,
+    EventId,
+    JsonPayload,
+    Order,
+    QueryServerParams,
+    QueryTimeseriesParams,
+)
 from eventer_bridge.net import limits
 from eventer_bridge.remote.feed import Feed
 from mariner.gateway.gateway import Gateway
@@ -293,6 +300,10 @@ async def test_from_hat_event_server_with_events_that_cannot_be_kept(
         await register_at_hat()
         async with event_server(tmp_path, 1, remotes={7: hat.port}) as ours:
             await until_kept(ours)
+            # who reads on is told of those at the end, too
+            params = QueryServerParams(7, last_event_id=EventId(*wanted[-1]))
+            while (await ours.core.query(params)).deleted is None:
+                await asyncio.sleep(0.02)
         await client.async_close()
 
 

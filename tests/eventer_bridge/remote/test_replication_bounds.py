@@ -1,6 +1,7 @@
 """What a server would not take from a client it takes from no server, and says so."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -152,6 +153,39 @@ async def test_of_a_session_that_is_too_large_the_first_events_are_kept(
     [record] = [i for i in caplog.records if "are left out" in i.message][:1]
     assert vars(record)["events"] == 2
     assert vars(record)["reason"] == "the session has more than 100000 bytes"
+
+
+async def test_readers_of_a_replica_are_told_of_what_it_leaves_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is not valid, and what is too large; also if that is all of a session, or its end."""
+    monkeypatch.setattr(limits, "MAX_SESSION_BYTES", 100_000)
+    too_large = [BinaryPayload("image/x", bytes(60_000))] * 2
+    wanted: dict[str, Any] = {"subscriptions": [["good"]], "persisted": True, "start": []}
+    async with event_server(tmp_path, 1) as first:
+        await register_unchecked(first, [GOOD])
+        remotes = {1: eventer_port(first)}
+        async with contextlib.AsyncExitStack() as stack:
+            second = await stack.enter_async_context(event_server(tmp_path, 2, remotes=remotes))
+            await until_kept(second, 1)
+            peer = await RawPeer.init(second.mariner.port, **wanted)
+            reader = await stack.enter_async_context(peer)
+
+            async def kinds() -> list[str]:
+                """Of what it is told, up to some events."""
+                found: list[str] = []
+                while "events" not in found:
+                    found.append((await reader.receive())["msg_type"])
+                return [i for i in found if i != "up_to_date"]
+
+            assert await kinds() == ["events"]
+            for left_out in ([BAD[0]], too_large):
+                await register_unchecked(first, left_out, [GOOD])
+                assert await kinds() == ["gap", "events"]
+                await register_unchecked(first, [GOOD])
+                assert await kinds() == ["events"]
+            await register_unchecked(first, [GOOD, BAD[0]])
+            assert await kinds() == ["gap", "events"]
 
 
 async def test_a_relay_leaves_out_what_breaks_clients(tmp_path: Path) -> None:

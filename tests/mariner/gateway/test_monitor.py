@@ -3,9 +3,12 @@
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import socket
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +19,22 @@ from hat.drivers import net
 from hat.event import common
 from hat.event import eventer as hat_eventer
 
+from eventer_bridge import limits as core_limits
+from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.core.engine import Engine
+from eventer_bridge.errors import StorageError
 from eventer_bridge.model import Status
+from eventer_bridge.remote import limits
+from eventer_bridge.remote.group import ServerGroup
 from tests.eventer_bridge.backends.faults import full_disk
+from tests.support import proxy
 from tests.support.gateway import gateway
 from tests.support.hat_peers import HOST, hat_event_server, monitor_server
 from tests.support.inprocess import running_gateway
 from tests.support.pair import begin_store, core, pair
 from tests.support.peer import INIT, RawPeer, event, register_req
 from tests.support.process import ChildError
+from tests.support.shifted import ShiftedClock
 
 # Mariner clients are told STANDBY when it is STOPPING
 REFUSALS = {f"server is {i}, not OPERATIONAL" for i in ("STOPPING", "STANDBY")}
@@ -334,30 +344,174 @@ async def test_an_engine_that_cannot_start_ends_the_gateway(tmp_path: Path) -> N
             assert running.failed == "monitor"
 
 
-async def test_whose_disk_is_full_lets_another_one_go_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@contextlib.contextmanager
+def wrong_clock() -> Iterator[None]:
+    """The clock of this process is set back, behind events that it has, by more than is allowed."""
+    with pytest.MonkeyPatch.context() as patch:
+        ShiftedClock(patch).seconds = -2 * 86_400
+        yield
+
+
+@contextlib.contextmanager
+def hanging_disk() -> Iterator[None]:
+    """The storage thread of this process does not answer."""
+    goes_on = threading.Event()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Store, "ext_free_bytes", lambda _: 1 << 40 if goes_on.wait() else 0)
+        try:
+            yield
+        finally:
+            goes_on.set()
+
+
+def fail_once(
+    monkeypatch: pytest.MonkeyPatch, where: type, name: str, begin: Callable[[], object]
 ) -> None:
-    start_engine, full = Engine.start, contextlib.ExitStack()
+    """Have something fail when a method is called for the first time, just before."""
+    method = getattr(where, name)
 
-    async def start_on_a_full_disk(engine: Engine) -> None:
-        monkeypatch.setattr(Engine, "start", start_engine)
-        full.enter_context(full_disk())
-        await engine.start()
+    async def call(called: Any) -> None:
+        monkeypatch.setattr(where, name, method)
+        begin()
+        await method(called)
 
-    monkeypatch.setattr(Engine, "start", start_on_a_full_disk)
-    async with pair(tmp_path) as (start, monitors):
-        second = await start(2)
-        async with client_of(second.port, "OPERATIONAL") as at_second:
-            backend = {"type": "rocksdb", "path": str(tmp_path / "1" / "events")}
-            event_core = {**core(1, monitors[0].port), "backend": backend}
-            with full:
+    monkeypatch.setattr(where, name, call)
+
+
+@pytest.mark.parametrize(
+    ("fault", "begin", "reason"),
+    [
+        (full_disk, (Engine, "start"), "."),
+        (full_disk, (ServerGroup, "wait_others_standby"), "."),
+        (wrong_clock, (ServerGroup, "wait_others_standby"), "are ahead of the clock"),
+        (hanging_disk, (ServerGroup, "wait_others_standby"), "storage thread does not answer"),
+    ],
+)
+async def test_who_cannot_register_lets_another_one_go_on(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: Callable[[], contextlib.AbstractContextManager[None]],
+    begin: tuple[type, str],
+    reason: str,
+) -> None:
+    monkeypatch.setattr(core_limits, "LOOK_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(core_limits, "CLOCK_PERIOD_S", 0.05)
+    with contextlib.ExitStack() as faults:
+        fail_once(monkeypatch, *begin, lambda: faults.enter_context(fault()))
+        async with pair(tmp_path) as (start, monitors):
+            second = await start(2)
+            async with client_of(second.port, "OPERATIONAL") as at_second:
+                assert await write(at_second, [], 1) == ""
+                backend = {"type": "rocksdb", "path": str(tmp_path / "1" / "events")}
+                event_core = {**core(1, monitors[0].port), "backend": backend}
                 async with running_gateway(event_core=event_core) as first:
                     await told(at_second, "STANDBY")
                     await told(at_second, "OPERATIONAL")
+                    assert isinstance(first.core, Engine)
+                    while not re.search(reason, first.core.waits_for or ""):
+                        await asyncio.sleep(POLL_INTERVAL_S)
                     assert first.is_open
-                    full.close()
+                    assert await write(at_second, [], 1) == ""
+                    faults.close()
                     async with client_of(first.mariner.port, "OPERATIONAL") as at_first:
                         assert await write(at_first, [], 1) == ""
+                        assert first.core.waits_for is None
+
+
+async def test_whose_disk_was_full_catches_up_before_it_is_active(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def keyed(number: int) -> dict[str, Any]:
+        return {**register_req(number, event("a", value=number)), "request_key": str(number)}
+
+    monkeypatch.setattr(limits, "TAKE_OVER_CATCH_UP_S", 0.0)
+    answers: list[Any] = []
+    with contextlib.ExitStack() as full:
+        fail_once(monkeypatch, Engine, "start", lambda: full.enter_context(full_disk()))
+        async with pair(tmp_path) as (start, monitors):
+            second = await start(2)
+            assert second.eventer_port is not None
+            async with (
+                proxy.create(second.eventer_port) as link,
+                client_of(second.port, "OPERATIONAL") as at_second,
+            ):
+                source = {"server_id": 2, "host": proxy.HOST, "port": link.port, "token": "pair"}
+                backend = {"type": "rocksdb", "path": str(tmp_path / "1" / "events")}
+                event_core = {
+                    **core(1, monitors[0].port),
+                    "backend": backend,
+                    "replication": [source],
+                }
+                async with running_gateway(event_core=event_core) as first:
+                    await told(at_second, "STANDBY")
+                    await told(at_second, "OPERATIONAL")
+                    assert isinstance(first.core, Engine)
+                    [replication] = first._replications
+                    answers.append(await at_second.request(keyed(0)))
+                    while replication.state is not None:  # what comes cannot be kept
+                        await asyncio.sleep(POLL_INTERVAL_S)
+                    link.hold()
+                    full.close()
+                    while first.core.waits_for is not None:
+                        await asyncio.sleep(POLL_INTERVAL_S)
+                    for i in range(1, 50):  # it does not take over
+                        answers.append(await at_second.request(keyed(i)))
+                        await asyncio.sleep(POLL_INTERVAL_S)
+                    assert [i["msg_type"] for i in answers] == ["register_res"] * 50
+                    link.go_on()
+                    async with client_of(first.mariner.port, "OPERATIONAL") as at_first:
+                        for i, answer in enumerate(answers):
+                            again = await at_first.request(keyed(i))
+                            assert again["events"] == answer["events"]
+
+
+def fail_starts(monkeypatch: pytest.MonkeyPatch, n_failures: int, *, retry_s: float) -> list[float]:
+    """Have an engine of this process fail to start so often; when it was tried."""
+    start_engine, tried_s = Engine.start, list[float]()
+
+    async def start(engine: Engine) -> None:
+        tried_s.append(asyncio.get_running_loop().time())
+        if len(tried_s) <= n_failures:
+            raise StorageError("read error")
+        await start_engine(engine)
+
+    monkeypatch.setattr(core_limits, "STORE_RETRY_PERIOD_S", retry_s)
+    monkeypatch.setattr(Engine, "start", start)
+    return tried_s
+
+
+async def test_who_cannot_be_started_lets_another_one_go_on_for_longer_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried_s = fail_starts(monkeypatch, 4, retry_s=0.2)
+    async with pair(tmp_path) as (start, monitors):
+        second = await start(2)
+        async with client_of(second.port, "OPERATIONAL"):
+            backend = {"type": "rocksdb", "path": str(tmp_path / "1" / "events")}
+            event_core = {**core(1, monitors[0].port), "backend": backend}
+            async with (
+                running_gateway(event_core=event_core) as first,
+                client_of(first.mariner.port, "OPERATIONAL"),
+            ):
+                pass
+    waits_s = [later - earlier for earlier, later in pairwise(tried_s)]
+    assert len(waits_s) == 4
+    assert all(wait_s > 0.2 * 2**i for i, wait_s in enumerate(waits_s))
+
+
+async def test_who_cannot_be_started_and_is_alone_tries_again_soon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried_s = fail_starts(monkeypatch, 15, retry_s=0.01)  # or the last wait would take minutes
+    await begin_store(tmp_path / "events")
+    async with monitor_server(tmp_path) as monitor:
+        backend = {"type": "rocksdb", "path": str(tmp_path / "events")}
+        event_core = {**core(1, monitor.port), "backend": backend}
+        async with (
+            running_gateway(event_core=event_core) as running,
+            client_of(running.mariner.port, "OPERATIONAL"),
+        ):
+            assert len(tried_s) == 16
 
 
 async def test_not_a_monitor_server(caplog: pytest.LogCaptureFixture) -> None:

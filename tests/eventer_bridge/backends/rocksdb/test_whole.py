@@ -1,6 +1,7 @@
 """Whether a store knows that it has all that it ever had."""
 
 import asyncio
+import json
 import shutil
 from pathlib import Path
 
@@ -34,6 +35,18 @@ async def test_the_same_store_stays_so_and_no_other_one_is(tmp_path: Path) -> No
     restore(tmp_path / "backup", store)
     assert not await is_whole(store)
     assert await is_whole(moved)
+
+
+async def test_a_copy_whose_file_has_the_same_number(tmp_path: Path) -> None:
+    """In a file system of its own; this one tells it by the generation of its inodes."""
+    assert await is_whole(tmp_path, note=True)
+    file = tmp_path / whole.FILE
+    noted = json.loads(file.read_text())
+    assert noted["generation"] is not None
+    file.write_text(json.dumps(noted))
+    assert await is_whole(tmp_path)
+    file.write_text(json.dumps({**noted, "generation": noted["generation"] ^ 1}))
+    assert not await is_whole(tmp_path)
 
 
 async def test_another_history_is_to_be_noted_anew(tmp_path: Path) -> None:
