@@ -470,8 +470,11 @@ class Backend(aio.Resource, abc.ABC):
         """Number of turns that queries had so far: it rises while any are in progress."""
         return 0
 
-    async def check(self) -> None:
+    async def check(self, min_free_bytes: int | None = None) -> None:
         """Check whether a session could be stored now, without storing anything.
+
+        Args:
+            min_free_bytes: how much of the disk is to be free; None: ``limits.MIN_FREE_BYTES``.
 
         Raises:
             StorageError: it could not; the text says why.

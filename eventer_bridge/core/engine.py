@@ -198,10 +198,13 @@ class Engine(ReplicaCore):
         yield Work("queries wait for their answer", sum(backend.query_load), backend.query_turns)
 
     async def find_fault(self) -> str | None:
-        """As :attr:`fault`, of this moment; also what ``Backend.check`` finds."""
+        """As :attr:`fault`, of this moment; also what ``Backend.check`` finds.
+
+        That little of the disk is free is no fault: others may have no more.
+        """
         self._clock.look()
         try:
-            await self._backend.check()
+            await self._backend.check(min_free_bytes=0)
         except StorageError as e:
             return str(e)
         return self.fault

@@ -120,7 +120,7 @@ class RocksDbBackend(GroupCommit):
             return self._stats
         return self._stats._replace(since_commit_s=time.perf_counter() - self._committed_s)
 
-    async def check(self) -> None:
+    async def check(self, min_free_bytes: int | None = None) -> None:
         """See :class:`Backend`: threads, and the free bytes of the disk."""
         if self._failure is not None:
             raise StorageError(self._failure)
@@ -137,10 +137,12 @@ class RocksDbBackend(GroupCommit):
             raise StorageError(f"{path}: the storage thread does not answer")
         if isinstance(self._free_bytes, StorageError):
             raise self._free_bytes
-        if self._free_bytes < limits.MIN_FREE_BYTES:
+        if min_free_bytes is None:
+            min_free_bytes = limits.MIN_FREE_BYTES
+        if self._free_bytes < min_free_bytes:
             raise StorageError(
                 f"{path}: the disk is full: {self._free_bytes} bytes are free,"
-                f" {limits.MIN_FREE_BYTES} are needed"
+                f" {min_free_bytes} are needed"
             )
 
     def _on_looked(self, free_bytes: int | StorageError) -> None:
