@@ -8,9 +8,9 @@ them decoded.
 
 Compiled when the project is installed (``hatch_build.py``), if the machine has a C compiler and
 Python's headers; else :data:`IS_COMPILED` is false, and nothing is packed: everything works as
-before, at half the speed. What is unusual (other messages, unknown types, another order of
-properties, binary payloads) is not packed either, and takes the way through Python. Both ways lead
-to the same bytes, and tests compare them.
+before, at half the speed. What is unusual (other messages, unknown types, binary payloads,
+escapes in keys) is not packed either, and takes the way through Python. Both ways lead to the same
+bytes, and tests compare them.
 
 The events of a small answer to a query stay rows likewise (:class:`StoredEvents`): read by
 :func:`read_rows`, written as JSON by :func:`encode_stored`.

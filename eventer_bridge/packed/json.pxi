@@ -7,7 +7,7 @@
 # Writing: what is written is counted first, in ``_most_bytes``.
 
 cdef enum:
-    MAX_INT_DIGITS = 18  # that are read: fits 64 bits in any case
+    MAX_INT_DIGITS = 19  # that are read: fits 64 bits without a sign in any case
     MAX_INT_BYTES = 20  # that are written
 
 
@@ -25,19 +25,8 @@ cdef inline const char* _mark(const char* p, char mark) noexcept nogil:
     return NULL if p is NULL or p[0] != mark else _space(p + 1)
 
 
-cdef inline const char* _end_mark(const char* p, char mark) noexcept nogil:
-    """A mark, and the space before it."""
-    p = _space(p)
-    return NULL if p is NULL or p[0] != mark else p + 1
-
-
 cdef inline const char* _word(const char* p, const char* word, size_t size) noexcept nogil:
     return NULL if p is NULL or strncmp(p, word, size) != 0 else p + size
-
-
-cdef inline const char* _key(const char* p, const char* key, size_t size) noexcept nogil:
-    """A key and the colon."""
-    return _mark(_word(p, key, size), c':')
 
 
 cdef inline bint _is_digit(char c) noexcept nogil:
@@ -49,21 +38,30 @@ cdef inline bint _is_hex(char c) noexcept nogil:
 
 
 cdef const char* _int(const char* p, int64_t* value) noexcept nogil:
+    """An integer of 64 bits, which may be written with zeros behind a point."""
     if p is NULL:
         return NULL
     cdef bint is_negative = p[0] == c'-'
-    cdef int64_t number = 0
+    cdef uint64_t number = 0
     if is_negative:
         p += 1
     cdef const char* begin = p
     while _is_digit(p[0]) and p - begin < MAX_INT_DIGITS:
-        number = 10 * number + (p[0] - c'0')
+        number = 10 * number + <uint64_t>(p[0] - c'0')
         p += 1
     if p == begin or _is_digit(p[0]) or begin[0] == c'0' and (p - begin > 1 or is_negative):
         return NULL
-    if p[0] == c'.' or p[0] == c'e' or p[0] == c'E':
+    if number > <uint64_t>INT64_MAX + is_negative:
         return NULL
-    value[0] = -number if is_negative else number
+    if p[0] == c'.':
+        if p[1] != c'0':
+            return NULL
+        p += 2
+        while p[0] == c'0':
+            p += 1
+    if _is_digit(p[0]) or p[0] == c'e' or p[0] == c'E':
+        return NULL
+    value[0] = <int64_t>(0 - number if is_negative else number)
     return p
 
 
@@ -216,41 +214,116 @@ cdef const char* _type(const char* p, uint8_t* seen) noexcept nogil:
     return NULL
 
 
-cdef const char* _source(const char* p, Record* record) noexcept nogil:
+cdef const char* _extra(const char* p, uint8_t* seen) noexcept nogil:
+    """A property that is not looked at; not one whose key has escapes, which may be any key."""
+    if p is NULL or p[0] != c'"':
+        return NULL
+    p += 1
+    while p[0] != c'"':
+        if <uint8_t>p[0] < 0x20 or p[0] == c'\\':
+            return NULL
+        seen[0] |= <uint8_t>p[0]
+        p += 1
+    return _value(_mark(p + 1, c':'), seen, 0)
+
+
+cdef inline const char* _next_key(const char* p) noexcept nogil:
+    """The next key of an object, or its end."""
+    p = _space(p)
+    if p is NULL or p[0] == c'}':
+        return p
+    p = _mark(p, c',')
+    return NULL if p is NULL or p[0] != c'"' else p
+
+
+cdef inline bint _is_key(const char* p, const char* key, size_t size) noexcept nogil:
+    return strncmp(p, key, size) == 0
+
+
+# Properties of an object that were read, each of which comes once: of two, only the last would
+# count. Their order does not matter.
+cdef enum:
+    S = 1
+    US = 2
+    PAYLOAD_TYPE = 1
+    DATA = 2
+    TYPE = 1
+    SOURCE = 2
+    PAYLOAD = 4
+    MSG_TYPE = 1
+    REGISTER_ID = 2
+    REGISTER_EVENTS = 4
+    REQUEST_KEY = 8
+    AFTER_KEY = 16
+
+
+cdef const char* _source(const char* p, Record* record, uint8_t* seen) noexcept nogil:
     """A source timestamp, or null."""
     cdef int64_t us = 0
+    cdef int found = 0, name
     if p is NULL:
         return NULL
     record.has_source = p[0] != c'n'
     if not record.has_source:
         return _word(p, b"null", 4)
-    p = _int(_key(_mark(p, c'{'), b'"s"', 3), &record.s)
-    p = _int(_key(_mark(p, c','), b'"us"', 4), &us)
-    if p is NULL or not 0 <= us < 1_000_000:
+    p = _mark(p, c'{')
+    while p is not NULL and p[0] != c'}':
+        name = 0
+        if p[0] == c'"' and p[1] == c's' and p[2] == c'"':
+            name = S
+        elif _is_key(p, b'"us"', 4):
+            name = US
+        if found & name:
+            return NULL
+        found |= name
+        if name == S:
+            p = _int(_mark(p + 3, c':'), &record.s)
+        elif name == US:
+            p = _int(_mark(p + 4, c':'), &us)
+        else:
+            p = _extra(p, seen)
+        p = _next_key(p)
+    if p is NULL or found != S | US or not 0 <= us < 1_000_000:
         return NULL
     record.us = <uint32_t>us
-    return _end_mark(p, c'}')
+    return p + 1
 
 
 cdef const char* _payload(
     const char* p, const char* message, Record* record, uint8_t* seen
 ) noexcept nogil:
     """A payload of JSON, or null."""
+    cdef int found = 0, name
     if p is NULL:
         return NULL
     record.has_payload = p[0] != c'n'
     if not record.has_payload:
         return _word(p, b"null", 4)
-    p = _word(_key(_mark(p, c'{'), b'"payload_type"', 14), b'"json"', 6)
-    p = _key(_mark(p, c','), b'"data"', 6)
-    if p is NULL:
-        return NULL
-    record.payload_begin = <uint32_t>(p - message)
-    p = _value(p, seen, 0)
-    if p is NULL:
-        return NULL
-    record.payload_end = <uint32_t>(p - message)
-    return _end_mark(p, c'}')
+    p = _mark(p, c'{')
+    while p is not NULL and p[0] != c'}':
+        name = 0
+        if p[0] == c'"' and p[1] == c'p':
+            name = PAYLOAD_TYPE if _is_key(p, b'"payload_type"', 14) else 0
+        elif _is_key(p, b'"data"', 6):
+            name = DATA
+        if found & name:
+            return NULL
+        found |= name
+        if name == PAYLOAD_TYPE:
+            p = _word(_mark(p + 14, c':'), b'"json"', 6)
+        elif name == DATA:
+            p = _mark(p + 6, c':')
+            if p is NULL:
+                return NULL
+            record.payload_begin = <uint32_t>(p - message)
+            p = _value(p, seen, 0)
+            if p is NULL:
+                return NULL
+            record.payload_end = <uint32_t>(p - message)
+        else:
+            p = _extra(p, seen)
+        p = _next_key(p)
+    return NULL if p is NULL or found != PAYLOAD_TYPE | DATA else p + 1
 
 
 cdef const char* _plain_text(const char* p) noexcept nogil:
@@ -268,23 +341,6 @@ cdef str _text_of(const char* p, const char* end):
     return PyUnicode_DecodeASCII(p + 1, end - p - 2, NULL)
 
 
-cdef const char* _read_keys(Packed packed, const char* p) except? NULL:
-    """The key of the request, and that of the one before it, if there is one."""
-    p = _key(p, b'"request_key"', 13)
-    cdef const char* end = _plain_text(p)
-    if end is NULL:
-        return NULL
-    packed.request_key = _text_of(p, end)
-    p = _space(end)
-    if p[0] != c',':
-        return end
-    p = _key(_space(p + 1), b'"after_key"', 11)
-    end = _plain_text(p)
-    if end is not NULL:
-        packed.after_key = _text_of(p, end)
-    return end
-
-
 cdef const char* _read_type(
     Packed packed, const char* p, Record* record, uint8_t* seen
 ) except? NULL:
@@ -297,15 +353,50 @@ cdef const char* _read_type(
     return NULL if end is NULL else packed._look_up_type(p, end, record)
 
 
+cdef inline int _event_property(const char* p) noexcept nogil:
+    if p[0] != c'"':
+        return 0
+    if p[1] == c't':
+        return TYPE if _is_key(p, b'"type"', 6) else 0
+    if p[1] == c's':
+        return SOURCE if _is_key(p, b'"source_timestamp"', 18) else 0
+    return PAYLOAD if _is_key(p, b'"payload"', 9) else 0
+
+
 cdef const char* _read_event(Packed packed, const char* p, uint8_t* seen) except? NULL:
     cdef Record* record = packed._next()
     cdef const char* message = PyBytes_AS_STRING(packed._message)
-    p = _read_type(packed, _key(_mark(p, c'{'), b'"type"', 6), record, seen)
-    p = _source(_key(_mark(p, c','), b'"source_timestamp"', 18), record)
-    p = _payload(_key(_mark(p, c','), b'"payload"', 9), message, record, seen)
-    if p is not NULL and record.has_payload:
+    cdef int found = 0, name
+    p = _mark(p, c'{')
+    while p is not NULL and p[0] != c'}':
+        name = _event_property(p)
+        if found & name:
+            return NULL
+        found |= name
+        if name == TYPE:
+            p = _read_type(packed, _mark(p + 6, c':'), record, seen)
+        elif name == SOURCE:
+            p = _source(_mark(p + 18, c':'), record, seen)
+        elif name == PAYLOAD:
+            p = _payload(_mark(p + 9, c':'), message, record, seen)
+        else:
+            p = _extra(p, seen)
+        p = _next_key(p)
+    if p is NULL or found != TYPE | SOURCE | PAYLOAD:
+        return NULL
+    if record.has_payload:
         packed.payload_bytes += record.payload_end - record.payload_begin
-    return _mark(p, c'}')
+    return _space(p + 1)
+
+
+cdef const char* _read_events(Packed packed, const char* p, uint8_t* seen) except? NULL:
+    """Some events."""
+    p = _mark(p, c'[')
+    while True:
+        p = _read_event(packed, p, seen)
+        if p is NULL or p[0] == c']':
+            return NULL if p is NULL else p + 1
+        p = _mark(p, c',')
 
 
 cdef bint _is_utf8(const char* text, Py_ssize_t size) except -1:
@@ -322,27 +413,61 @@ cdef bint _is_compact(Packed packed):
     return size - packed.payload_bytes <= MAX_AROUND_BYTES * (1 + packed._size)
 
 
+cdef inline int _request_property(const char* p) noexcept nogil:
+    if _is_key(p, b'"register_events"', 17):
+        return REGISTER_EVENTS
+    if _is_key(p, b'"register_id"', 13):
+        return REGISTER_ID
+    if _is_key(p, b'"msg_type"', 10):
+        return MSG_TYPE
+    if _is_key(p, b'"request_key"', 13):
+        return REQUEST_KEY
+    return AFTER_KEY if _is_key(p, b'"after_key"', 11) else 0
+
+
+cdef const char* _read_key(Packed packed, const char* p, int name) except? NULL:
+    """The key of the request, or that of the one before it, or null."""
+    if p is not NULL and p[0] == c'n':
+        return _word(p, b"null", 4)
+    cdef const char* end = _plain_text(p)
+    if end is NULL:
+        return NULL
+    if name == REQUEST_KEY:
+        packed.request_key = _text_of(p, end)
+    else:
+        packed.after_key = _text_of(p, end)
+    return end
+
+
 cdef bint _read_json(Packed packed) except -1:
     """Read a ``register_req``; returns whether it is one that is packed."""
     cdef uint8_t seen = 0
+    cdef int found = 0, name
     cdef const char* message = PyBytes_AS_STRING(packed._message)
     cdef Py_ssize_t size = PyBytes_GET_SIZE(packed._message)
-    cdef const char* p = _key(_mark(message, c'{'), b'"msg_type"', 10)
-    p = _mark(_word(p, b'"register_req"', 14), c',')
-    p = _mark(_int(_key(p, b'"register_id"', 13), &packed.register_id), c',')
-    p = _mark(_key(p, b'"register_events"', 17), c'[')
-    while True:
-        p = _read_event(packed, p, &seen)
-        if p is NULL or p[0] == c']':
-            break
-        p = _mark(p, c',')
-    if p is NULL:
+    cdef const char* p = _mark(message, c'{')
+    while p is not NULL and p[0] != c'}':
+        name = _request_property(p)
+        if found & name:
+            return False
+        found |= name
+        if name == MSG_TYPE:
+            p = _word(_mark(p + 10, c':'), b'"register_req"', 14)
+        elif name == REGISTER_ID:
+            p = _int(_mark(p + 13, c':'), &packed.register_id)
+        elif name == REGISTER_EVENTS:
+            p = _read_events(packed, _mark(p + 17, c':'), &seen)
+        elif name:
+            p = _read_key(packed, _mark(p + (13 if name == REQUEST_KEY else 11), c':'), name)
+        else:
+            p = _extra(p, &seen)
+        p = _next_key(p)
+    if p is NULL or (found & ~(REQUEST_KEY | AFTER_KEY)) != MSG_TYPE | REGISTER_ID | REGISTER_EVENTS:
+        return False
+    if packed.after_key is not None and packed.request_key is None:
         return False
     p = _space(p + 1)
-    if p[0] == c',':
-        p = _read_keys(packed, _space(p + 1))
-    p = _mark(p, c'}')
-    if p is NULL or p - message != size or not _is_compact(packed):
+    if p - message != size or not _is_compact(packed):
         return False
     return not seen & 0x80 or _is_utf8(message, size)
 
@@ -382,16 +507,16 @@ cdef char* _write_int(char* p, int64_t value) noexcept nogil:
     return p
 
 
-cdef const char* ID = b'{"id":{"server":'
-cdef const char* SESSION = b',"session":'
-cdef const char* INSTANCE = b',"instance":'
-cdef const char* TYPE = b'"type":'
-cdef const char* TIMESTAMP = b',"timestamp":{"s":'
-cdef const char* US = b',"us":'
-cdef const char* SOURCE = b',"source_timestamp":{"s":'
-cdef const char* NO_SOURCE = b',"source_timestamp":null'
-cdef const char* PAYLOAD = b',"payload":{"payload_type":"json","data":'
-cdef const char* NO_PAYLOAD = b',"payload":null}'
+cdef const char* ID_TEXT = b'{"id":{"server":'
+cdef const char* SESSION_TEXT = b',"session":'
+cdef const char* INSTANCE_TEXT = b',"instance":'
+cdef const char* TYPE_TEXT = b'"type":'
+cdef const char* TIMESTAMP_TEXT = b',"timestamp":{"s":'
+cdef const char* US_TEXT = b',"us":'
+cdef const char* SOURCE_TEXT = b',"source_timestamp":{"s":'
+cdef const char* NO_SOURCE_TEXT = b',"source_timestamp":null'
+cdef const char* PAYLOAD_TEXT = b',"payload":{"payload_type":"json","data":'
+cdef const char* NO_PAYLOAD_TEXT = b',"payload":null}'
 
 cdef enum:
     MAX_HEADER_BYTES = 9  # of a frame
@@ -400,23 +525,23 @@ cdef enum:
 
 cdef inline char* _write_type(char* p, Record* record) noexcept:
     cdef KnownType known = <KnownType>record.type
-    p = _write(p, TYPE, 7)
+    p = _write(p, TYPE_TEXT, 7)
     return _write(p, PyBytes_AS_STRING(known.json), PyBytes_GET_SIZE(known.json))
 
 
 cdef inline char* _write_rest(char* p, Record* record, const char* message) noexcept:
     """What follows the timestamp of an event."""
     if record.has_source:
-        p = _write(p, SOURCE, 25)
+        p = _write(p, SOURCE_TEXT, 25)
         p = _write_int(p, record.s)
-        p = _write(p, US, 6)
+        p = _write(p, US_TEXT, 6)
         p = _write_int(p, record.us)
         p = _write(p, b"}", 1)
     else:
-        p = _write(p, NO_SOURCE, 24)
+        p = _write(p, NO_SOURCE_TEXT, 24)
     if not record.has_payload:
-        return _write(p, NO_PAYLOAD, 16)
-    p = _write(p, PAYLOAD, 41)
+        return _write(p, NO_PAYLOAD_TEXT, 16)
+    p = _write(p, PAYLOAD_TEXT, 41)
     p = _write(p, message + record.payload_begin, record.payload_end - record.payload_begin)
     return _write(p, b"}}", 2)
 
@@ -450,16 +575,16 @@ cdef char* _write_events(char* p, Packed packed, list indices) except NULL:
     cdef const char* message = PyBytes_AS_STRING(packed._message)
     # what the events have in common
     cdef char id[80]
-    cdef char* q = _write(id, ID, 16)
+    cdef char* q = _write(id, ID_TEXT, 16)
     q = _write_int(q, packed.server)
-    q = _write(q, SESSION, 11)
+    q = _write(q, SESSION_TEXT, 11)
     q = _write_int(q, packed.session)
-    q = _write(q, INSTANCE, 12)
+    q = _write(q, INSTANCE_TEXT, 12)
     cdef size_t n_id = q - id
     cdef char moment[80]
-    q = _write(moment, TIMESTAMP, 18)
+    q = _write(moment, TIMESTAMP_TEXT, 18)
     q = _write_int(q, packed.s)
-    q = _write(q, US, 6)
+    q = _write(q, US_TEXT, 6)
     q = _write_int(q, packed.us)
     q = _write(q, b"}", 1)
     cdef size_t n_moment = q - moment

@@ -149,7 +149,7 @@ def read_type(text: bytes) -> EventType | None:
 
 def _decode_packed(message: bytes) -> Sequence[RegisterEvent]:
     """The events of a packed message; cannot fail."""
-    decoded = _decode_wire(message)
+    decoded = decode(message)
     assert type(decoded) is RegisterReq
     return decoded.register_events
 

@@ -26,11 +26,15 @@ WRONG_TEXTS: Final = (
 INTEGERS: Final = (
     b"0", b"1", b"-1", b"17", b"999999", b"123456789012345678", b"-999999999999999999",
 )  # fmt: skip
-LONG_INTEGERS: Final = b"1000000000000000000", b"9223372036854775807", b"-9223372036854775808"
+LONG_INTEGERS: Final = (
+    *(b"1000000000000000000", b"9223372036854775807", b"-9223372036854775808"),
+    *(b"1.0", b"0.000", b"-17.00", b"9223372036854775807.0"),
+)
+RARE_INTEGERS: Final = b"1e0", b"-0", b"10e-1", b"12.50e1"
 WRONG_INTEGERS: Final = (
-    b"-0", b"01", b"00", b"-01", b"1.0", b"1e0", b"1E2", b"1.5", b"-", b"+1", b"1.", b".5", b"0x1",
-    b"9223372036854775808", b"-9223372036854775809", b"12345678901234567890", b"", b"NaN", b"true",
-    b'"1"', b"null", b"[]", b"1 2", b"1\x00",
+    b"01", b"00", b"-01", b"1E2", b"1.5", b"1.01", b"1.0e", b"1..0", b"-", b"+1", b"1.", b".5",
+    b"0x1", b"9223372036854775808", b"9223372036854775808.0", b"-9223372036854775809",
+    b"12345678901234567890", b"", b"NaN", b"true", b'"1"', b"null", b"[]", b"1 2", b"1\x00",
 )  # fmt: skip
 NUMBERS: Final = (
     b"0.5", b"-0", b"-0.0", b"1e5", b"1E+05", b"1e-5", b"1e99", b"1e00", b"1.5e-99", b"0e0",
@@ -46,6 +50,9 @@ WRONG_WORDS: Final = (b"tru", b"True", b"nul", b"nulll", b"truefalse", b"none", 
 RARELY: Final = 0.01
 """How often there is what is right, but not packed."""
 
+EXTRA_KEYS: Final = (
+    b"extra", b"", b"typ", b"types", b"data_type", "\u010d".encode(), b"a b", b"S", b"register_ids",
+)  # fmt: skip
 DEPTHS: Final = (1, 2, 3, 5, 30, 31, 32, 33, 127, 128, 129, 513)
 
 PIECES: Final = (
@@ -67,11 +74,12 @@ class Writer:
         self._chance = self._random.random
         self._choose = self._random.choice
         self._types = types
-        self._p_space = self._p_wrong = 0.0
+        self._p_space = self._p_wrong = self._p_other = 0.0
 
     def message(self) -> bytes:
         """The next one, which may be anything."""
         self._p_space = self._choose((0.0, 0.0, 0.1, 0.5))
+        self._p_other = self._choose((0.0, 0.0, 0.1, 0.5))
         self._p_wrong = self._choose((0.0, 0.0, 0.0, 0.002, 0.02))
         message = self._message()
         if self._chance() < 0.2:
@@ -81,6 +89,7 @@ class Writer:
     def right(self) -> bytes:
         """A right one, of which all texts and numbers are of usual kinds."""
         self._p_space = self._choose((0.0, 0.0, 0.1, 0.5))
+        self._p_other = self._choose((0.0, 0.0, 0.1, 0.5))
         self._p_wrong = 0.0
         return self._message()
 
@@ -91,8 +100,9 @@ class Writer:
             (b"register_events", lambda: self._array(self._event, 1, 1, 2, 3, 9)),
         ]
         if self._chance() < 0.2:
-            properties.append((b"request_key", self._key))
-            if self._chance() < 0.5:
+            key = self._key()
+            properties.append((b"request_key", lambda: key))
+            if self._chance() < 0.5 and (key != b"null" or self._is_wrong()):
                 properties.append((b"after_key", self._key))
         message = self._object(properties)
         return self._space() + message + self._space()
@@ -128,10 +138,12 @@ class Writer:
         return self._space() + mark + self._space()
 
     def _object(self, properties: list[tuple[bytes, Callable[[], bytes]]]) -> bytes:
-        if self._is_wrong():
+        if self._chance() < self._p_other:
+            properties.append((self._choose(EXTRA_KEYS), self._value))
+        if self._chance() < self._p_other:
             self._random.shuffle(properties)
-        if self._is_wrong():
-            properties.append(self._choose((*properties, (b"extra", self._value))))
+        if properties and self._is_wrong():
+            properties.append(self._choose(properties))
         if properties and self._is_wrong():
             properties.pop(self._random.randrange(len(properties)))
         items = [b'"%b"%b%b' % (key, self._spaced(b":"), make()) for key, make in properties]
@@ -182,7 +194,6 @@ class Writer:
                 (
                     b'{"payload_type":"binary","data_type":"x","data":"AA=="}',
                     b'{"payload_type":"json","data":1,"data_type":"x"}',
-                    b'{"data":1,"payload_type":"json"}',
                     b'{"payload_type":"json"}',
                     b'{"payload_type":"jsonx","data":1}',
                     b"{}",
@@ -221,7 +232,9 @@ class Writer:
     def _integer(self) -> bytes:
         if self._is_wrong():
             return self._choose(WRONG_INTEGERS)
-        return self._choose(LONG_INTEGERS if self._chance() < RARELY else INTEGERS)
+        if self._chance() < RARELY:
+            return self._choose(RARE_INTEGERS)
+        return self._choose(LONG_INTEGERS if self._chance() < self._p_other else INTEGERS)
 
     def _string(self) -> bytes:
         texts = [self._text() for _ in range(self._choose((1, 1, 1, 2, 4)))]
@@ -236,5 +249,5 @@ class Writer:
         if self._is_wrong():
             return self._choose((b'""', b'"%b"' % (b"k" * 65), self._string(), b"1"))
         if self._chance() < RARELY:
-            return self._choose((b"null", '"\u010d"'.encode(), b'"\\n"'))
-        return self._choose((b'"k"', b'"some-key 1"', b'"%b"' % (b"k" * 64)))
+            return self._choose(('"\u010d"'.encode(), b'"\\n"'))
+        return self._choose((b"null", b'"k"', b'"some-key 1"', b'"%b"' % (b"k" * 64)))

@@ -134,7 +134,8 @@ def test_space_is_anywhere() -> None:
 # --- one part of a message ----------------------------------------------------------------
 
 ALL_INTEGERS: Final = (
-    *(messages.INTEGERS + messages.LONG_INTEGERS + messages.WRONG_INTEGERS),
+    *(messages.INTEGERS + messages.LONG_INTEGERS + messages.RARE_INTEGERS),
+    *messages.WRONG_INTEGERS,
     *(b"1000000", b"-1", b"4294967296", b"1e999", b"99999999999999999999", b"1000000000000000000"),
 )
 ALL_NUMBERS: Final = (*ALL_INTEGERS, *messages.NUMBERS, *messages.WRONG_NUMBERS)
@@ -228,9 +229,7 @@ def test_request_keys(key: bytes) -> None:
     "event",
     [
         event_text("a").replace(b'"type"', b'"type":[],"type"'),
-        event_text("a").replace(b"}", b',"x":1}'),
         event_text("a", 1).replace(b'"us"', b'"s":2,"us"'),
-        b'{"payload":null,"type":["a"],"source_timestamp":null}',
         b'{"type":["a"],"source_timestamp":null}',
         b'{"type":"a","source_timestamp":null,"payload":null}',
         b'{"type":[1],"source_timestamp":null,"payload":null}',
@@ -239,10 +238,16 @@ def test_request_keys(key: bytes) -> None:
         b'{"type":["a" "b"],"source_timestamp":null,"payload":null}',
         b'{"type":[["a"]],"source_timestamp":null,"payload":null}',
         b'{"type":["a"],"source_timestamp":1,"payload":null}',
-        b'{"type":["a"],"source_timestamp":{"us":1,"s":1},"payload":null}',
-        b'{"type":["a"],"source_timestamp":{"s":1,"us":1,"x":1},"payload":null}',
-        b'{"type":["a"],"source_timestamp":null,"payload":{"payload_type":"json","data":1,"x":1}}',
-        b'{"type":["a"],"source_timestamp":null,"payload":{"data":1,"payload_type":"json"}}',
+        b'{"type":["a"],"source_timestamp":{"us":1,"x":1},"payload":null}',
+        b'{"type":["a"],"source_timestamp":null,"payload":null,}',
+        b'{,"type":["a"],"source_timestamp":null,"payload":null}',
+        b'{"type":["a"],"source_timestamp":null,"payload":null "x":1}',
+        b'{"type":["a"],"source_timestamp":null,"payload":null,"x"}',
+        b'{"type":["a"],"source_timestamp":null,"payload":null,"x":}',
+        b'{"type":["a"],"source_timestamp":null,"payload":null,x:1}',
+        b'{"type":["a"],"source_timestamp":null,"payload":null,"\\u0074ype":["b"]}',
+        b'{"type":["a"],"source_timestamp":null,"payload":{"data":1,"payload_type":"json","data":2}}',
+        b'{"type":["a"],"source_timestamp":null,"payload":{"data":1,"payload_type":"binary"}}',
         b'{"type":["a"],"source_timestamp":null,"payload":{"payload_type":"json"}}',
         b'{"type":["a"],"source_timestamp":null,"payload":{"payload_type":"json","data":}}',
         b'{"type":["a"],"source_timestamp":null,"payload":'
@@ -267,15 +272,46 @@ def test_unusual_events_are_not_packed(event: bytes) -> None:
         request(),
         request(event_text("a")).replace(b"register_req", b"register_res"),
         request(event_text("a")).replace(b'"register_id":1,', b""),
-        request(event_text("a"), more=b',"x":1'),
         request(event_text("a"), more=b',"register_id":2'),
-        b'{"register_id":1,"msg_type":"register_req","register_events":[%b]}' % event_text("a"),
+        request(event_text("a"), more=b',"msg_type":"register_req"'),
+        request(event_text("a"), more=b',"register_events":[%b]' % event_text("a")),
+        request(event_text("a"), more=b',"after_key":"k"'),
+        request(event_text("a"), more=b',"request_key":null,"after_key":"k"'),
+        request(event_text("a"), more=b',"x":[1,}'),
+        request(event_text("a"), more=b","),
         b'{"msg_type":"register_req","register_id":1,"register_events":%b}' % event_text("a"),
         b'{"msg_type":"ping_req","ping_id":1}',
     ],
 )
 def test_unusual_messages_are_not_packed(message: bytes) -> None:
     assert not check(message)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        b'{"payload":null,"type":["a"],"source_timestamp":null}',
+        b'{"payload":{"data":{"x":1},"payload_type":"json"},"source_timestamp":null,"type":["a"]}',
+        b'{"source_timestamp":{"us":1,"s":2},"type":["a"],"payload":null}',
+        b'{"type":["a"],"source_timestamp":{"s":1.0,"us":0.00},"payload":null}',
+        b'{"type":["a"],"source_timestamp":{"s":-9223372036854775808,"us":1},"payload":null}',
+        b'{"x":[{}],"type":["a"],"y":{"z":null},"source_timestamp":null,"":1,"payload":null}',
+        b'{"type":["a"],"source_timestamp":{"s":1,"x":"}","us":1},"payload":null}',
+        b'{"type":["a"],"source_timestamp":null,"payload":{"data_type":1,"payload_type":"json",'
+        b'"data":2,"x":"\xc4\x8d"}}',
+    ],
+)
+def test_any_order_and_other_properties_are_packed(event: bytes) -> None:
+    assert check(request(event))
+    assert check(request(event_text("a"), event, event_text("b")))
+    assert check(
+        b'{"x":1,"register_events":[%b],"msg_type":"register_req","register_id":7}' % event
+    )
+
+
+def test_keys_that_are_null_are_packed() -> None:
+    for more in (b',"request_key":null', b',"after_key":null,"request_key":"k"'):
+        assert check(request(event_text("a"), more=more))
 
 
 def test_a_type_that_is_not_known_is_not_packed() -> None:
