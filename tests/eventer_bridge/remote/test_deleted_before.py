@@ -136,9 +136,10 @@ async def test_what_is_superseded_of_a_group_is_not_missing(
             while id_of(superseded[1]) not in [i["id"] for i in (await odd.receive())["events"]]:
                 pass
             odd.send(ack(parked=[(id_of(superseded[1]), "odd")]))
-            while not (parked := cursors_of(first).parked(find(first, "all"))):
-                await asyncio.sleep(0.01)
-            assert [*parked] == [superseded[1].id]
+            odd.send({"msg_type": "ping_req", "ping_id": 1})
+            while (await odd.receive())["msg_type"] != "ping_res":
+                pass
+            assert [*cursors_of(first).parked(find(first, "all"))] == [superseded[1].id]
         await register(first, 5, 10)
         async with event_server(tmp_path, 2, remotes={1: port}) as second:
             while len(await a_of(second)) < 10:
