@@ -147,7 +147,11 @@ def test_a_payload_is_parsed_once(spark: SparkSession) -> None:
 
 
 _JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)  # JSON has neither
+    | st.text(),
     lambda i: st.lists(i, max_size=3) | st.dictionaries(st.sampled_from(("value", "a")), i),
     max_leaves=4,
 )
