@@ -227,7 +227,8 @@ async def test_who_is_closed_for_what_waits_does_not_wait(
                 peer.send(register_req(1, event("a", value="x" * 100_000)))
             closed = gateway.mariner.stats.closed
             await until(lambda: closed["too much is buffered"] >= 8)
-            await until(lambda: len(gateway.core._waiting) <= 3)
+            # perhaps all that are left: what the core has may be of one that was closed
+            await until(lambda: len(gateway.core._waiting) <= 12 - closed["too much is buffered"])
             assert held() <= 500_000
             for peer in peers:
                 peer.writer.close()
