@@ -19,6 +19,12 @@ MAX_START_RETRY_S: Final = 600.0
 the wait doubles up to that. Each attempt interrupts the other one for about a second: so that is
 less than 0.2 % of the time."""
 
+BLESSING_PERIOD_S: Final = 1.0
+"""Period of looking whether the Monitor Server withdrew a blessing that was not given back."""
+
+STALE_BLESSING_LOOKS: Final = 3
+"""Looks in a row that find one: usually it takes milliseconds."""
+
 TAKE_OVER_CATCH_UP_S: Final = 5.0
 """How long it then waits for the last events, when nobody is active."""
 

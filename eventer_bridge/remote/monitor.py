@@ -166,6 +166,7 @@ class Monitor(aio.Resource):
             )
         try:
             component.async_group.spawn(self._get_ready, component)
+            component.async_group.spawn(self._watch_blessing, component)
             await component.wait_closing()
             if not self._is_known.is_set():
                 raise ConnectionError("closed without an answer: is it a monitor server?")
@@ -197,6 +198,23 @@ class Monitor(aio.Resource):
         while await self._had_fault():  # meanwhile, nothing could be kept
             await self._group.catch_up(limits.READY_CATCH_UP_S)
         await component.set_ready(True)
+
+    async def _watch_blessing(self, component: Component) -> None:
+        """Connect again if a blessing that was withdrawn before it began is not given back.
+
+        That happens when several Monitor Servers begin at the same time. The component keeps its
+        token, and waits for the next one, which no other one gets meanwhile, either.
+        """
+        n_looks = 0
+        while n_looks < limits.STALE_BLESSING_LOOKS:
+            await asyncio.sleep(limits.BLESSING_PERIOD_S)
+            info = component.state.info
+            is_idle = self._activity is None or self._activity.is_closed
+            is_withdrawn = info is not None and info.blessing_req.token is None
+            is_kept = info is not None and info.blessing_res.token is not None
+            n_looks = n_looks + 1 if is_idle and is_withdrawn and is_kept else 0
+        mlog.warning("a blessing that was withdrawn was not given back: connecting again")
+        component.close()
 
     async def _let_others_go_on(self, wait_s: float) -> None:
         """Wait, but not for long if there are no others."""
