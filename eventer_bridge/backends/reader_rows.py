@@ -34,8 +34,8 @@ class CursorRow(msgspec.Struct):
         n_resets: how often people set it somewhere else, or deleted it.
         histories: which history (``history``) each event of ``seen`` is of, by server, as far as
             it is known; earlier versions kept none.
-        is_deleted: whether it was deleted, when it was "created": so a cursor that is made anew is
-            told from the one before.
+        is_deleted: whether it was deleted, at ``created``. Only ``n_resets`` counts then, from
+            which a cursor of the same name goes on.
     """
 
     seen: list[EventId]

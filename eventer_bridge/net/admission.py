@@ -184,7 +184,7 @@ class Admission:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """What a listener does while it accepts."""
+        """Count a listener, which shares :attr:`accept_turn`, while it accepts."""
         self._n_listeners += 1
         try:
             yield
@@ -193,7 +193,7 @@ class Admission:
 
     @property
     def accept_turn(self) -> int:
-        """Connections that a listener may accept in a row; all have their turns together."""
+        """Connections that each listener may accept in a row: its share of a turn."""
         return max(1, limits.ACCEPT_TURN_CONNECTIONS // self._n_listeners)
 
     async def enter(
