@@ -519,7 +519,7 @@ class Cursors:
         if len(self._deleted) > limits.MAX_DELETED_CURSORS:
             oldest = min(self._deleted, key=lambda i: self._deleted[i].created)
             del self._deleted[oldest]
-            rows[cursor_key(*oldest)] = None
+            self._changed[cursor_key(*oldest)] = None  # of which nobody is told
         if (cursor := self._cursors.pop(names, None)) is not None:
             self._take_away(cursor, "the cursor was deleted")
         return rows
