@@ -1,33 +1,4 @@
-"""Errors of the event core.
-
-::
-
-    EventerBridgeError
-    ├── InvalidEventError          what the caller gave is wrong (also a ValueError)
-    │   ├── InvalidSubscriptionError
-    │   └── ConditionError         a condition of the configuration does not hold
-    ├── ConfigurationError         a configuration: key, value, what was expected
-    ├── ProtocolError              a wire protocol (chatter and what it carries) was not kept
-    │   ├── LocalProtocolError     what we were about to send is not allowed now
-    │   └── RemoteProtocolError    what the peer sent is not allowed
-    │       ├── FrameError         its framing (size of the header or of the message)
-    │       └── InvalidMessageError  its message: which part, what was expected
-    ├── ConnectError               no connection to a server, or TLS was refused
-    ├── InitError                  a server declined: name, token, …
-    ├── RightsError                a client may not do that
-    ├── RegisterError              a server refused a registration: nothing of it is stored
-    ├── OutcomeUnknownError        whether a registration is stored is not known
-    └── CoreError                  what the core cannot do
-        ├── NotOperationalError    registration while the server is not OPERATIONAL
-        ├── LimitError             a limit of ``limits.py`` would be exceeded
-        ├── ModuleError            a module failed the registration
-        ├── ClosedError            the resource was closed meanwhile
-        └── StorageError           the store failed
-            ├── StoreLockedError   another process has it open
-            ├── StoreFormatError   written by a newer or unknown format
-            └── StoreDamagedError  its files are not as they were written
-                └── StoreLossError what was acknowledged is missing: it can do without
-"""
+"""Errors of the event core; :class:`EventerBridgeError` is the root of all."""
 
 import asyncio
 import enum
@@ -91,22 +62,18 @@ class RightsError(EventerBridgeError):
 
 
 class RegisterError(EventerBridgeError):
-    """A server refused a registration: nothing of it is stored.
-
-    The message is its reason, where it gave one.
-    """
+    """A server refused a registration, with its reason if it gave one: nothing of it is stored."""
 
 
 class OutcomeUnknownError(EventerBridgeError):
     """Whether the events of a registration are stored, or will be, is not known.
 
-    A sync failed, or an answer was lost on its way. Who registers them again may have them
-    twice: that is its decision.
+    A sync failed, or an answer was lost on its way. Registering them again may store them twice:
+    that is the caller's decision.
 
     Args:
-        text: why it is not known.
-        decided: where the store itself will find out: done when it has, with whether they are
-            stored; cancelled if it closes before.
+        decided: done when the store itself has found out, with whether they are stored; cancelled
+            if it closes before.
     """
 
     def __init__(self, text: str, decided: asyncio.Future[bool] | None = None) -> None:
@@ -176,9 +143,7 @@ class StoreDamagedError(StorageError):
 class StoreLossError(StoreDamagedError):
     """The log misses what was acknowledged; the store can be opened without it.
 
-    Attributes:
-        log_number: of the file from which on the log cannot be used.
-        good_bytes: how much of that file can be.
+    The log cannot be used from file ``log_number`` on, of which ``good_bytes`` can be.
     """
 
     def __init__(self, text: str, log_number: int, good_bytes: int) -> None:

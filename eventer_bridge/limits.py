@@ -6,7 +6,7 @@ Those of connections, of other servers and of RSB are in the ``limits`` of their
 from typing import Final
 
 MAX_MEMORY_BYTES: Final = 128 << 20
-"""What the process holds for its peers, all together (``sharing.memory``): eight full messages, or
+"""What the process holds for its peers, all together (``memory``): eight full messages, or
 thousands of usual ones."""
 
 SHED_SHARE: Final = 8
@@ -96,7 +96,7 @@ MAX_LARGE_PENDING_BYTES: Final = 48 << 20
 keep no small ones waiting."""
 
 RESERVED_SESSIONS: Final = 200_000
-"""Session ids reserved on disk ahead of use, so that an id that anybody may have seen is never
+"""Session ids reserved on disk ahead of use, so that an id that may have been seen is never
 reused, even after kill -9. A crash costs at most so many ids of 2**63."""
 
 MAX_GROUP_EVENTS: Final = 4_096
@@ -302,7 +302,7 @@ IDLE_COURSE_PERIOD_S: Final = 600.0
 
 MAX_SEEN_AHEAD_S: Final = 600.0
 """How far the timestamps of another server of a group may be ahead of the clock of this machine to
-be followed: clocks that nobody sets are minutes apart. One that is wrong by hours or years would
+be followed: clocks that are not set are minutes apart. One that is wrong by hours or years would
 make those of the whole group wrong."""
 
 assert MAX_SEEN_AHEAD_S <= MAX_CLOCK_AHEAD_S

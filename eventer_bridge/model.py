@@ -2,15 +2,14 @@
 
 Source: 000 (event data structure), 001 (status, queries, event ordering), 002 (JSON shape).
 
-All records are frozen ``msgspec.Struct`` values whose field names are those of the
-Mariner JSON Schema (002), so that the Mariner codec decodes into them directly. A JSON
-payload is kept as the received bytes (``msgspec.Raw``): the core does not decode it (000: "Event
-server doesn't decode payload") except for comparison (``payloads``). Decoding into a record
-refuses unknown properties, which may hide anything (deeply nested JSON); the Mariner codec
-removes them then.
+All records are frozen ``msgspec.Struct`` values whose field names are those of the Mariner JSON
+Schema (002), so that the Mariner codec decodes into them directly. A JSON payload is kept as the
+received bytes (``msgspec.Raw``): the core does not decode it (000: "Event server doesn't decode
+payload") except for comparison (``payloads``). Decoding into a record refuses unknown properties,
+which may hide anything (deeply nested JSON); the Mariner codec removes them then.
 
-Values are immutable and may be passed between threads. They are not tracked by the
-cyclic garbage collector (``gc=False``): nothing in them can form a cycle.
+Values may be passed between threads. They are not tracked by the cyclic garbage collector
+(``gc=False``): nothing in them can form a cycle.
 """
 
 import enum
@@ -21,6 +20,7 @@ from typing import Annotated, Any, Final, NamedTuple, Self, TypeAlias
 
 import msgspec
 
+from eventer_bridge import limits
 from eventer_bridge.errors import InvalidEventError
 
 INT64_MIN: Final = -(1 << 63)
@@ -61,14 +61,14 @@ class OrderBy(enum.Enum):
     SOURCE_TIMESTAMP = "SOURCE_TIMESTAMP"
 
 
-class Timestamp(msgspec.Struct, frozen=True, order=True, gc=False, forbid_unknown_fields=True):
-    """A moment in UTC.
+class _Record(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
+    """A value without cycles, of known properties."""
+
+
+class Timestamp(_Record, frozen=True, order=True):
+    """A moment in UTC: seconds since 1970-01-01, which may be negative, and microseconds.
 
     Ranges are checked where a timestamp enters: by decoding, or by :meth:`checked`.
-
-    Attributes:
-        s: seconds since 1970-01-01, signed 64-bit (may be negative).
-        us: microseconds added to ``s``, in [0, 1000000).
     """
 
     s: Int64
@@ -117,7 +117,7 @@ class Timestamp(msgspec.Struct, frozen=True, order=True, gc=False, forbid_unknow
         return moment.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
-class EventId(msgspec.Struct, frozen=True, order=True, gc=False, forbid_unknown_fields=True):
+class EventId(_Record, frozen=True, order=True):
     """Identifier of an event: server, session of that server, instance from 1."""
 
     server: Int64
@@ -125,14 +125,7 @@ class EventId(msgspec.Struct, frozen=True, order=True, gc=False, forbid_unknown_
     instance: Int64
 
 
-class JsonPayload(
-    msgspec.Struct,
-    frozen=True,
-    gc=False,
-    forbid_unknown_fields=True,
-    tag_field="payload_type",
-    tag="json",
-):
+class JsonPayload(_Record, frozen=True, tag_field="payload_type", tag="json"):
     """A JSON payload, kept as encoded bytes (UTF-8)."""
 
     data: msgspec.Raw
@@ -151,14 +144,7 @@ class JsonPayload(
         return msgspec.json.decode(self.data)
 
 
-class BinaryPayload(
-    msgspec.Struct,
-    frozen=True,
-    gc=False,
-    forbid_unknown_fields=True,
-    tag_field="payload_type",
-    tag="binary",
-):
+class BinaryPayload(_Record, frozen=True, tag_field="payload_type", tag="binary"):
     """A payload of bytes, with a type label that only its users understand."""
 
     data_type: str
@@ -168,7 +154,7 @@ class BinaryPayload(
 Payload: TypeAlias = JsonPayload | BinaryPayload
 
 
-class RegisterEvent(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
+class RegisterEvent(_Record, frozen=True):
     """An event to be registered."""
 
     type: EventType
@@ -176,7 +162,7 @@ class RegisterEvent(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields
     payload: Payload | None
 
 
-class Event(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
+class Event(_Record, frozen=True):
     """A registered event; never changes."""
 
     id: EventId
@@ -187,10 +173,7 @@ class Event(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
 
 
 def precedes(first: Event, second: Event) -> bool:
-    """Natural order of events (001, "Event ordering").
-
-    Events of one server are ordered by id, events of different servers by timestamp.
-    """
+    """Natural order: events of one server by id, of different servers by timestamp (001)."""
     if first.id.server == second.id.server:
         return first.id < second.id
     return first.timestamp < second.timestamp
@@ -199,8 +182,8 @@ def precedes(first: Event, second: Event) -> bool:
 def natural_key(event: Event) -> tuple[Timestamp, EventId]:
     """Sort key of the natural order.
 
-    It agrees with :func:`precedes`, because timestamps of one server never go backwards
-    when its ids rise, and breaks ties between servers by id, so that the order is total.
+    It agrees with :func:`precedes`, because timestamps of one server never go backwards when its
+    ids rise, and breaks ties between servers by id, so that the order is total.
     """
     return event.timestamp, event.id
 
@@ -274,16 +257,14 @@ class QueryTimeseriesParams(msgspec.Struct, frozen=True, gc=False):
     They apply before the paging of 001: ``unique_type`` chooses among the events that satisfy all
     other conditions, then the events up to and including ``last_event_id`` are discarded, then
     ``max_results`` counts. So the pages of a query add up to its whole answer. (With
-    ``unique_type`` only as long as no new event replaces ``last_event_id``, which a ``t_to`` in
-    the past ensures.)
+    ``unique_type`` only as long as no new event replaces ``last_event_id``, which a ``t_to`` in the
+    past ensures.)
 
     Attributes:
         ids: only events with these ids; at most ``limits.MAX_QUERY_IDS``; empty for no event.
         payload: only events with the same payload, as ``payloads`` compares them.
-        unique_type: at most one event of each type: the first in the requested order, so the
-            one with the greatest timestamp or source timestamp if descending, with the lowest
-            if ascending. By source timestamp, an event without one counts only if no other of
-            its type has one.
+        unique_type: at most one event of each type, the first in the requested order. By source
+            timestamp, an event without one counts only if no other of its type has one.
     """
 
     event_types: Sequence[EventType] | None = None
@@ -316,8 +297,6 @@ class QueryResult(msgspec.Struct, frozen=True, gc=False):
     """Events that match a query, and whether there are more.
 
     Attributes:
-        events: the events.
-        more_follows: whether there are more.
         deleted: of a server's events, the last one behind ``last_event_id`` that retention deleted,
             of the types that may be seen; None: none was, or that is not known.
         n_deletions: how often retention had deleted when the answer was found; 0: not known.
@@ -327,3 +306,21 @@ class QueryResult(msgspec.Struct, frozen=True, gc=False):
     more_follows: bool
     deleted: EventId | None = None
     n_deletions: int = 0
+
+
+_ELLIPSIS: Final = "…"
+
+
+def cut(text: str, max_characters: int = limits.MAX_REASON_CHARACTERS) -> str:
+    """An excerpt of a peer's text for answers and logs: all of it, or its beginning with "…"."""
+    if len(text) <= max_characters:
+        return text
+    return text[: max_characters - 1] + _ELLIPSIS
+
+
+def quoted_type(event_type: EventType) -> str:
+    """An event type or query type in quotes, its segments joined by "/", cut."""
+    size = limits.MAX_REASON_CHARACTERS // 2
+    # never joined in full: it may be as long as a message
+    segments = [segment[: size + 1] for segment in event_type[: size + 1]]
+    return repr(cut("/".join(segments), size))

@@ -99,11 +99,7 @@ def _is_equal(first: Any, second: Any) -> bool:
 
 
 def exceeded(data: bytes) -> str | None:
-    """The bound that a payload exceeds; None if it is within all of them.
-
-    Args:
-        data: a valid JSON value.
-    """
+    """The bound that a payload, a valid JSON value, exceeds; None if it is within all of them."""
     may_be_deep = _has_many_brackets(data)
     may_be_long = _has_digit_block(data, 0, len(data))
     if not may_be_deep and not may_be_long:
@@ -146,8 +142,7 @@ def _exceeded(data: bytes, *, may_be_deep: bool, may_be_long: bool) -> str | Non
 def is_too_deep(data: bytes) -> bool:
     """Whether JSON is nested deeper than any sender may nest it (``limits.MAX_RECEIVED_DEPTH``).
 
-    Args:
-        data: a JSON value; the result is arbitrary for other bytes.
+    The result is arbitrary for bytes that are no JSON.
     """
     if len(data) <= HARMLESS_RECEIVED_BYTES:
         return False

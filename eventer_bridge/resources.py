@@ -1,13 +1,18 @@
-"""Reading files: those of ``schemas/``, and those that must not block who reads them."""
+"""Resources: objects that own tasks, and files that are read without blocking."""
 
 import contextlib
 import errno
+import functools
 import importlib.resources
 import os
 import stat
+from collections.abc import AsyncIterator
 from io import BufferedReader
 from pathlib import Path
 from typing import Final
+
+from hat import aio
+from typing_extensions import override
 
 _KINDS: Final = {
     stat.S_IFIFO: "a FIFO",
@@ -17,11 +22,28 @@ _KINDS: Final = {
 }
 
 
-def read_schema(name: str) -> str:
-    """Text of a file of ``schemas/``.
+class Resource(aio.Resource):
+    """A resource with a group of tasks of its own."""
 
-    Args:
-        name: file name, for example ``mariner.yaml``.
+    @functools.cached_property
+    @override
+    def async_group(self) -> aio.Group:
+        """Group of its tasks; closing it closes the resource."""
+        return aio.Group()
+
+
+@contextlib.asynccontextmanager
+async def closed_on_error(resource: aio.Resource) -> AsyncIterator[None]:
+    """Close a resource if its beginning fails."""
+    try:
+        yield
+    except BaseException:
+        await aio.uncancellable(resource.async_close())
+        raise
+
+
+def read_schema(name: str) -> str:
+    """Text of a file of ``schemas/``, such as ``mariner.yaml``.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -37,11 +59,8 @@ def read_schema(name: str) -> str:
 def open_regular(path: Path) -> BufferedReader:
     """Open a regular file to read it; any other may block for ever, or never end. Any thread.
 
-    Args:
-        path: the file, or a link to it.
-
     Raises:
-        OSError: it cannot be opened, or is no regular file; ``strerror`` says why.
+        OSError: it cannot be opened, or is no regular file or link to one; ``strerror`` says why.
     """
     # opening a FIFO would wait for its writer
     file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
@@ -58,10 +77,6 @@ def open_regular(path: Path) -> BufferedReader:
 
 def read_regular(path: Path, max_bytes: int) -> bytes:
     """Read a regular file (:func:`open_regular`). Any thread; blocks.
-
-    Args:
-        path: the file, or a link to it.
-        max_bytes: its maximum size.
 
     Raises:
         OSError: it cannot be read, is not regular or too large; ``strerror`` says why.

@@ -18,8 +18,7 @@ from typing import Final
 
 from eventer_bridge import limits
 from eventer_bridge.errors import InvalidSubscriptionError
-from eventer_bridge.excerpts import quoted_type
-from eventer_bridge.model import EventType
+from eventer_bridge.model import EventType, quoted_type
 
 OPEN: Final = -1
 """State of a walk through ``Patterns`` after which everything matches; all bits are set."""

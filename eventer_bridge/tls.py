@@ -63,14 +63,12 @@ def client_context(
     """Context of a client; certificate and name of the server are always verified.
 
     Args:
-        ca: PEM file of the CA of the server's certificate; None: the CAs that this system
-            trusts.
-        cert: PEM file of the client's certificate, for servers that require one.
-        key: PEM file of its private key; needed with ``cert``.
+        ca: PEM file of the CA of the server's certificate; None: the CAs that this system trusts.
+        cert: PEM file of the client's certificate, for servers that require one, with its ``key``.
 
     Raises:
-        ConfigurationError: a file is missing or invalid, or one of ``cert`` and ``key`` is
-            given without the other.
+        ConfigurationError: a file is missing or invalid, or one of ``cert`` and ``key`` is given
+            without the other.
     """
     if (cert is None) != (key is None):
         raise ConfigurationError("a client certificate and its key must be given together")
@@ -88,12 +86,9 @@ def client_context(
 def peer_names(ssl_object: Any) -> frozenset[str]:
     """Names of the peer's verified certificate, in the form of :func:`certificate_name`.
 
-    Args:
-        ssl_object: ``ssl.SSLObject`` of a connection, or None for one without TLS.
-
-    Returns:
-        Its common name, and the DNS names and URIs of its subject alternative name; empty without
-        TLS or a certificate. Several common names count as none: its owner would be a guess.
+    Its common name, and the DNS names and URIs of its subject alternative name; empty without TLS
+    (``ssl_object`` is None) or a certificate. Several common names count as none: its owner would
+    be a guess.
     """
     certificate = ssl_object.getpeercert() if ssl_object is not None else None
     if not certificate:
@@ -108,8 +103,7 @@ def peer_names(ssl_object: Any) -> frozenset[str]:
 def certificate_name(text: str) -> str:
     """A name in a certificate as it is compared: ``CN:name``, ``DNS:host`` or ``URI:uri``.
 
-    Args:
-        text: the same, or a common name alone.
+    ``text`` is the same, or a common name alone.
     """
     kind, _, value = text.partition(":")
     match kind.upper():
@@ -165,12 +159,7 @@ def read_crl(crl: Path) -> list[x509.CertificateRevocationList]:
 
 
 def is_revoked(ssl_object: Any, lists: Sequence[x509.CertificateRevocationList]) -> bool:
-    """Whether the peer's certificate is on one of the lists.
-
-    Args:
-        ssl_object: ``ssl.SSLObject`` of a connection, or None for one without TLS.
-        lists: the revocation lists.
-    """
+    """Whether the peer's certificate is on one of the lists; ``ssl_object`` is None without TLS."""
     encoded = ssl_object.getpeercert(binary_form=True) if ssl_object is not None else None
     if not encoded:
         return False

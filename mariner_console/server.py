@@ -12,7 +12,7 @@ from hat import aio
 from nicegui import ui
 
 from eventer_bridge import net, tls
-from eventer_bridge.net import descriptors
+from eventer_bridge.net import quota
 from mariner_console import door, limits, page
 from mariner_console.config import ConsoleConfig
 from mariner_console.gate import Gate
@@ -66,8 +66,8 @@ async def serve(config: ConsoleConfig, on_listening: Callable[[str], None]) -> N
 async def _listen(config: ConsoleConfig, server: _Server) -> net.Acceptor:
     """Let browsers in. Nobody is logged in before the application has started."""
     at = config.listen
-    descriptors.raise_limit()
-    bounds = limits.CONNECTIONS.fitting(descriptors.limit() - limits.RESERVED_DESCRIPTORS)
+    quota.raise_file_limit()
+    bounds = limits.CONNECTIONS.fitting(quota.file_limit() - limits.RESERVED_DESCRIPTORS)
     return await net.listen(
         at.host,
         at.port,

@@ -9,7 +9,6 @@ from typing import Any, Final
 
 import msgspec
 
-from eventer_bridge.excerpts import cut
 from eventer_bridge.model import (
     BinaryPayload,
     Event,
@@ -18,6 +17,7 @@ from eventer_bridge.model import (
     JsonPayload,
     Payload,
     Timestamp,
+    cut,
 )
 from mariner.cli.run import printable
 from mariner.cli.values import format_event_type

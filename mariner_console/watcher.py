@@ -17,12 +17,12 @@ import msgspec
 from hat import aio
 
 from eventer_bridge import tls
-from eventer_bridge.control.sockets import Addressee
+from eventer_bridge.control.client import Addressee
 from eventer_bridge.core import tokens
 from eventer_bridge.errors import ConnectError, ControlError
 from eventer_bridge.model import Event, EventType, QueryLatestParams, QueryParams, RegisterEvent
-from eventer_bridge.net import errors as connection_errors
-from eventer_bridge.net.retry import keep_trying
+from eventer_bridge.net import connecting
+from eventer_bridge.net.connecting import keep_trying
 from mariner import client
 from mariner.errors import ConnectionLostError, MarinerError
 from mariner.gateway import cursor_requests, status
@@ -263,7 +263,7 @@ def _reason(error: Exception, url: str) -> str:
             cause = error.os_error
         if isinstance(cause, OSError):
             server_name = error.host if url.startswith("https:") else None
-            return f"{error.host}:{error.port}: {connection_errors.refused(cause, server_name)}"
+            return f"{error.host}:{error.port}: {connecting.refused(cause, server_name)}"
     return str(error) or f"{url}: no answer in time"
 
 

@@ -129,7 +129,7 @@ TABLE: Final[dict[str, OnAccount | Bounded]] = {
     "Turns._waiting": _OF_CONNECTIONS,
     "_Victims._maybe_silent": Bounded("net.limits.MAX_NEW_CONNECTIONS"),
     "_Victims._sent": Bounded("net.limits.MAX_NEW_CONNECTIONS"),
-    "LoginBackoff._settled_at": Bounded("net.limits.MAX_FAILED_ADDRESSES"),
+    "LoginPenalties._settled_at": Bounded("net.limits.MAX_FAILED_ADDRESSES"),
     "Announcer._waiting": Bounded("two short events of each connection that comes or goes"),
     "ScryptChecks._failed": Bounded("limits.MAX_KNOWN_CHECKS"),
     "ScryptChecks._right": Bounded("limits.MAX_KNOWN_CHECKS"),

@@ -9,7 +9,7 @@ Large answers are under way a few at a time (``limits.MAX_LARGE_ANSWERS``): a qu
 answer gets large asks for one of these places by :data:`LargeCb`, and has no turn while it
 waits for it. Clients get them in turn, and leave some to others. A place is kept until the
 answer was passed on, which waits for nobody: what a peer does not read is bounded elsewhere
-(``sharing.memory``).
+(``memory``).
 
 Who does not wait for an answer any more (the awaiting task is cancelled) frees what the
 query holds: a query that did not begin never does, others end where they pause.
@@ -32,7 +32,7 @@ from eventer_bridge import limits
 from eventer_bridge.backends.base import QueryLoad
 from eventer_bridge.backends.turns import Pacer, Places, QueryTurns
 from eventer_bridge.errors import ClosedError, EventerBridgeError, StorageError
-from eventer_bridge.sharing.fairness import FairLine
+from eventer_bridge.slices import FairLine
 
 mlog = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from eventer_bridge import limits
-from eventer_bridge.sharing.fairness import FairLine
+from eventer_bridge.slices import FairLine
 
 T = TypeVar("T")
 

@@ -36,14 +36,17 @@ clients verify. Handlers are called on the event loop's thread, message by messa
 at once or later.
 """
 
-from eventer_bridge.chatter.address import Address, parse_address
 from eventer_bridge.chatter.codec import Dialect
-from eventer_bridge.chatter.connecting import connect
-from eventer_bridge.chatter.connection import Connection
-from eventer_bridge.chatter.conversation import Conversation
-from eventer_bridge.chatter.handler import Handler
-from eventer_bridge.chatter.listening import Listener, listen
-from eventer_bridge.chatter.protocol import Message
+from eventer_bridge.chatter.connection import (
+    Address,
+    Connection,
+    Handler,
+    Listener,
+    connect,
+    listen,
+    parse_address,
+)
+from eventer_bridge.chatter.protocol import Conversation, Message
 
 __all__ = [
     "Address",

@@ -32,6 +32,7 @@ from eventer_bridge.chatter.sbs import (
     read_string,
 )
 from eventer_bridge.errors import InvalidMessageError
+from eventer_bridge.net import limits as net_limits
 
 
 class Dialect(enum.Enum):
@@ -114,14 +115,7 @@ def encode_alone(msg_id: int, msg_type: str, data: bytes, dialect: Dialect) -> b
 def encode_answers(
     msg_id: int, firsts: Sequence[int], msg_type: str, data: Sequence[bytes], dialect: Dialect
 ) -> list[bytes]:
-    """SBS of messages that end conversations of their receiver.
-
-    Args:
-        msg_id: identifier of the first of them; the others follow.
-        firsts: identifiers of their conversations.
-        msg_type: full name of the type of their data.
-        data: of each.
-        dialect: the connection's.
+    """SBS of messages that end conversations of their receiver; the first one has ``msg_id``.
 
     Raises:
         ValueError: as :func:`encode`.
@@ -162,7 +156,7 @@ def decode(message: bytes, dialect: Dialect) -> Msg:
             msg_type, end = read_type(message, position + 3)
             head = *flags, msg_type
             if dialect is _CURRENT and end - position < 4 + 0x40:
-                if len(_heads) >= _MAX_HEADS:
+                if len(_heads) >= net_limits.MAX_CACHED_HEADS:
                     _heads.clear()
                 _heads[message[position:end]] = head
         part = "data"
@@ -183,8 +177,7 @@ def decode_requests(
 ) -> tuple[list[int], list[bytes]]:
     """As :func:`decode` of messages of one type that begin conversations and pass the token on.
 
-    Returns:
-        Identifiers and data, up to the first message that is anything else, or is malformed.
+    Returns identifiers and data, up to the first message that is anything else, or is malformed.
     """
     head = _encode_request_after_ids(msg_type, dialect is _CURRENT)
     ids: list[int] = []
@@ -206,8 +199,8 @@ def decode_requests(
 def recognise(message: bytes) -> Dialect:
     """Dialect of a peer's first message.
 
-    After ``last``, CLASSIC continues with a choice index of 0 or 1, CURRENT with the length of
-    a type name, which is greater.
+    After ``last``, CLASSIC continues with a choice index of 0 or 1, CURRENT with the length of a
+    type name, which is greater.
 
     Raises:
         InvalidMessageError: the message ends before that, or an identifier is no integer.
@@ -278,9 +271,6 @@ def _read_module_and_type(message: bytes, position: int) -> tuple[str, int]:
         raise InvalidMessageError("expected the name of a type, got ''")
     return full_name, position
 
-
-_MAX_HEADS: Final = 64
-"""Types of messages that both peers send, with their flags, are a dozen."""
 
 _heads: Final[dict[bytes, tuple[bool, bool, bool, str]]] = {}
 """Flags and type, of :data:`_CURRENT`, by their bytes, if the type's length has one byte."""

@@ -1,34 +1,124 @@
-"""One chatter connection: the protocol state (003) on a :class:`~eventer_bridge.net.stream.Stream`.
+"""Chatter connections (003): the protocol state on a stream; :func:`connect` and :func:`listen`.
 
-Messages go to a :class:`Handler`, synchronously and in order; its answers leave together.
-Besides the bounds of every stream, a connection is not read from while too many conversations
-of the peer await our reply, and a peer that pings without reading is closed.
+Messages go to a :class:`Handler`, synchronously and in order; its answers leave together. Besides
+the bounds of every stream, a connection is not read from while too many conversations of the peer
+await our reply, and a peer that pings without reading is closed.
 
 Runs on the event loop's thread.
 """
 
+import abc
 import asyncio
+import functools
 import logging
 import math
+import re
+import ssl
 import time
 from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, TypeVar, cast
 
-from hat import aio
+from typing_extensions import override
 
+from eventer_bridge import net
 from eventer_bridge.chatter.codec import Dialect
-from eventer_bridge.chatter.conversation import Conversation
-from eventer_bridge.chatter.handler import ConnectionSettings, Handler
-from eventer_bridge.chatter.protocol import ChatterProtocol, Handled, Message
+from eventer_bridge.chatter.protocol import ChatterProtocol, Conversation, Handled, Message
+from eventer_bridge.errors import ConfigurationError, ConnectError, RemoteProtocolError
 from eventer_bridge.net import limits as net_limits
+from eventer_bridge.net.accepting import StreamListener
 from eventer_bridge.net.admission import Slot
+from eventer_bridge.net.connecting import connecting, open_connection
 from eventer_bridge.net.liveness import Liveness
-from eventer_bridge.net.pause import Pause
 from eventer_bridge.net.stats import CloseReason, ServerStats
-from eventer_bridge.net.stream import Stream
+from eventer_bridge.net.stream import OwnedStream, Pause
+from eventer_bridge.resources import closed_on_error
+
+_FORM: Final = re.compile(
+    r"(?P<scheme>tcp|ssl)\+sbs://(\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<host>[^\s/?#@:\[\]]+))"
+    r":(?P<port>[0-9]{1,5})"
+)
 
 
-class Connection(Stream[Message | Handled], aio.Resource):
-    """See the module. Created by ``connect`` and ``listen``."""
+class Address(NamedTuple):
+    """Address of an end-point: ``<scheme>://<host>:<port>``; a listener's port may be 0."""
+
+    host: str
+    port: int
+    is_tls: bool = False
+
+    @override
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'ssl' if self.is_tls else 'tcp'}+sbs://{host}:{self.port}"
+
+
+def parse_address(text: str) -> Address:
+    """Parse an address.
+
+    Raises:
+        ConfigurationError: the text is no such address.
+    """
+    match = _FORM.fullmatch(text)
+    if match is None or int(match["port"]) > 65_535:
+        raise ConfigurationError(
+            f"address {text!r}: expected tcp+sbs://<host>:<port> or ssl+sbs://<host>:<port>,"
+            " with a port up to 65535 and an IPv6 address in brackets"
+        )
+    return Address(match["v6"] or match["host"], int(match["port"]), match["scheme"] == "ssl")
+
+
+class Handler(abc.ABC):
+    """Handles the messages of a connection: the layer above chatter.
+
+    All methods are called on the event loop's thread and must not block. A ``RemoteProtocolError``
+    closes the connection with that reason; any other error closes it too, and is logged as ours.
+    """
+
+    @abc.abstractmethod
+    def on_message(self, message: Message) -> None:
+        """A message arrived; pings are handled by the protocol."""
+
+    def on_several(self) -> bool:
+        """Several messages came together; returns whether some were taken.
+
+        Those are taken by ``Connection.take_requests``; all others come to :meth:`on_message`.
+        """
+        return False
+
+    def on_timeout(self, conversation: Conversation) -> None:
+        """The peer did not continue a conversation in time.
+
+        Its later messages are dropped. By default, the connection is closed.
+        """
+        raise RemoteProtocolError(f"{conversation!r} timed out")
+
+    def on_closing(self) -> None:  # noqa: B027  # not everybody wants to know
+        """The connection is closed, here or by the peer: no more sending."""
+
+    def on_closed(self, reason: CloseReason) -> None:  # noqa: B027  # not everybody wants to know
+        """The connection is gone; the last call, made once."""
+
+
+HandlerT = TypeVar("HandlerT", bound=Handler)
+
+
+class ConnectionSettings(NamedTuple):
+    """Settings shared by all connections of a listener; see :func:`connect` and :func:`listen`."""
+
+    dialect: Dialect | None
+    max_frame_bytes: int
+    first_message_timeout_s: float
+    ping_delay_s: float | None
+    ping_timeout_s: float
+    conversation_timeout_s: float
+
+
+class Connection(OwnedStream[Message | Handled]):
+    """One connection; see the module. It closes with its group, and its group with it.
+
+    Attributes:
+        handler: handler of messages; None if creating it failed or the connection is gone.
+    """
 
     mlog = logging.getLogger(__name__)
 
@@ -54,23 +144,12 @@ class Connection(Stream[Message | Handled], aio.Resource):
         )
         self._settings = settings
         self._make_handler = make_handler
-        self._handler: Handler | None = None
+        self.handler: Handler | None = None
         self._pong: asyncio.Future[None] | None = None
         self._n_frames = 0  # taken from the protocol
         self._n_pongs_read = 0  # upper bound: pongs sent before writing was paused
-        self._async_group = aio.Group()
 
     # --- called by users ----------------------------------------------------------------
-
-    @property
-    def async_group(self) -> aio.Group:
-        """Group of the connection; it closes when the connection does."""
-        return self._async_group
-
-    @property
-    def handler(self) -> Handler | None:
-        """Handler of messages; None if creating it failed or the connection is gone."""
-        return self._handler
 
     @property
     def dialect(self) -> Dialect | None:
@@ -87,7 +166,7 @@ class Connection(Stream[Message | Handled], aio.Resource):
         token: bool = True,
         timeout_s: float | None = None,
     ) -> Conversation:
-        """Send a message that begins, continues or ends a conversation.
+        """Send a message that begins, continues or ends a conversation, which is returned.
 
         It leaves when the handler returns, together with other messages. A peer that reads so
         slowly that too much waits is closed.
@@ -98,11 +177,8 @@ class Connection(Stream[Message | Handled], aio.Resource):
             conversation: to continue; None begins a new one.
             last: whether it ends the conversation: no answer is expected.
             token: whether it passes the turn to the peer.
-            timeout_s: time limit for the peer's next message, before ``Handler.on_timeout``;
-                None: the connection's default; ``math.inf``: none.
-
-        Returns:
-            The conversation.
+            timeout_s: time limit for the peer's next message, before ``Handler.on_timeout``; None:
+                the connection's default; ``math.inf``: none.
 
         Raises:
             ClosedError: the connection is closed.
@@ -123,11 +199,6 @@ class Connection(Stream[Message | Handled], aio.Resource):
         self, conversations: Sequence[Conversation], msg_type: str, data: Sequence[bytes]
     ) -> None:
         """As :meth:`send` of the last messages of some of the peer's conversations, but faster.
-
-        Args:
-            conversations: to end.
-            msg_type: full name of the data's type.
-            data: SBS of that type, for each.
 
         Raises:
             ClosedError: the connection is closed.
@@ -153,11 +224,11 @@ class Connection(Stream[Message | Handled], aio.Resource):
         self._write_pending()
 
     def peek_requests(self, msg_type: str, most: int) -> tuple[list[int], list[bytes]]:
-        """See ``ChatterProtocol.peek_requests``; for ``Handler.on_several``."""
+        """As ``ChatterProtocol.peek_requests``; for ``Handler.on_several``."""
         return self._protocol.peek_requests(msg_type, most)
 
     def take_requests(self, ids: Sequence[int]) -> list[Conversation]:
-        """See ``ChatterProtocol.take_requests``; they count as handled."""
+        """As ``ChatterProtocol.take_requests``; they count as handled."""
         self.n_messages += len(ids)
         conversations = self._protocol.take_requests(ids)
         if self._protocol.is_full:
@@ -172,10 +243,7 @@ class Connection(Stream[Message | Handled], aio.Resource):
         self._protocol.end(conversation)
 
     async def ping(self) -> float:
-        """Ping the peer.
-
-        Returns:
-            Round-trip time in seconds.
+        """Ping the peer; returns the round-trip time in seconds.
 
         Raises:
             ClosedError: the connection is closed, or was closed meanwhile.
@@ -194,15 +262,13 @@ class Connection(Stream[Message | Handled], aio.Resource):
 
     # --- Stream -------------------------------------------------------------------------
 
+    @override
     def on_open(self) -> None:
-        """See :class:`Stream`."""
-        self._async_group.spawn(aio.call_on_cancel, self._stop)
-        if self._slot is None:
-            self._async_group.spawn(self.sweep_alone)
-        self._handler = self._make_handler(self)
+        super().on_open()
+        self.handler = self._make_handler(self)
 
+    @override
     def take_turn(self) -> None:
-        """See :class:`Stream`."""
         try:
             super().take_turn()
         finally:
@@ -211,70 +277,70 @@ class Connection(Stream[Message | Handled], aio.Resource):
         if not self._protocol.is_pinging:
             self._wake_pong()
 
+    @override
     def take_some(self) -> bool:
-        """See :class:`Stream`; the handler may take requests that came together."""
         if self._protocol.has_several:
-            assert self._handler is not None
-            if self._handler.on_several():
+            assert self.handler is not None
+            if self.handler.on_several():
                 return True
         return super().take_some()
 
+    @override
     def on_message(self, message: Message | Handled) -> None:
-        """See :class:`Stream`."""
         if isinstance(message, Handled):
             return
-        assert self._handler is not None
-        if self.deadlines.first_message_s != math.inf:
+        assert self.handler is not None
+        if self.first_deadline_s != math.inf:
             self.clear_first_deadline()
-        self._handler.on_message(message)
+        self.handler.on_message(message)
         if self._protocol.is_full:
             self.pause_reading(Pause.CONVERSATIONS_FULL)
 
+    @override
     def on_closing(self) -> None:
-        """See :class:`Stream`."""
         self._wake_pong()
-        self._async_group.close()
-        if self._handler is not None:
-            self.guard(self._handler.on_closing)
+        super().on_closing()
+        if self.handler is not None:
+            self.guard(self.handler.on_closing)
 
+    @override
     def on_closed(self, reason: CloseReason) -> None:
-        """See :class:`Stream`."""
         # else the handler and the connection would hold each other until garbage collection
-        handler, self._handler = self._handler, None
+        handler, self.handler = self.handler, None
         if handler is not None:
             handler.on_closed(reason)
 
+    @override
     def on_sweep(self) -> None:
-        """See :class:`Stream`."""
         for conversation in self._protocol.expire():
-            if self._handler is not None and self.close_reason is None:
-                self.guard(self._handler.on_timeout, conversation)
+            if self.handler is not None and self.close_reason is None:
+                self.guard(self.handler.on_timeout, conversation)
 
+    @override
     def flush(self) -> None:
-        """Write pending bytes now."""
         self._write_pongs()  # they precede it
         super().flush()
 
+    @override
     def pause_writing(self) -> None:
-        """The peer reads too slowly."""
         self._n_pongs_read = self._protocol.n_pongs
         super().pause_writing()
 
+    @override
     def probe(self) -> None:
-        """See :class:`Stream`."""
         if self._protocol.dialect is not None:  # else nothing can be sent yet
             self._protocol.ping()
             self._write_pending()
             self.flush()
 
     @property
+    @override
     def first_message_timeout_s(self) -> float:
-        """See :class:`Stream`."""
         return self._settings.first_message_timeout_s
 
     @property
+    @override
     def is_answering(self) -> bool:
-        """See :class:`Stream`."""
         return bool(self._protocol.awaiting_reply)
 
     # --- internals ----------------------------------------------------------------------
@@ -318,6 +384,123 @@ class Connection(Stream[Message | Handled], aio.Resource):
             self._pong.set_result(None)
             self._pong = None
 
-    async def _stop(self) -> None:
-        self.close()  # if the user closed the group
-        await self.wait_lost()
+
+async def connect(
+    address: Address,
+    make_handler: Callable[[Connection], HandlerT],
+    *,
+    tls: ssl.SSLContext | None = None,
+    server_hostname: str | None = None,
+    dialect: Dialect = Dialect.CURRENT,
+    connect_timeout_s: float = net_limits.CONNECT_TIMEOUT_S,
+    ping_delay_s: float | None = net_limits.PING_DELAY_S,
+    ping_timeout_s: float = net_limits.PING_TIMEOUT_S,
+    conversation_timeout_s: float = net_limits.CONVERSATION_TIMEOUT_S,
+    max_frame_bytes: int = net_limits.MAX_ANSWER_FRAME_BYTES,
+) -> tuple[Connection, HandlerT]:
+    """Connect to a listener; returns the connection, which the caller closes, and its handler.
+
+    Args:
+        make_handler: called once, with the connection; returns the handler of its messages.
+        tls: for an ``ssl+sbs`` address; None: one that verifies the listener's certificate with the
+            CAs that this system trusts.
+        server_hostname: name to check the listener's certificate for; None: its host.
+        dialect: of our messages; a listener answers in it.
+        connect_timeout_s: for TCP and TLS together.
+        ping_delay_s: silence before a ping; None: never ping.
+        ping_timeout_s: silence after a ping before the connection is closed.
+        conversation_timeout_s: time limit for the peer to continue a conversation.
+        max_frame_bytes: largest message accepted (64 KiB before the peer's first).
+
+    Raises:
+        ConnectError: no connection; the text says why.
+        ConfigurationError: a TLS context is given for a ``tcp+sbs`` address.
+    """
+    if tls is not None and not address.is_tls:
+        raise ConfigurationError(f"{address}: TLS is given, expected an address of ssl+sbs")
+    if tls is None and address.is_tls:
+        tls = ssl.create_default_context()
+    settings = ConnectionSettings(
+        dialect=dialect,
+        max_frame_bytes=max_frame_bytes,
+        first_message_timeout_s=math.inf,  # its user awaits an answer or nothing
+        ping_delay_s=ping_delay_s,
+        ping_timeout_s=ping_timeout_s,
+        conversation_timeout_s=conversation_timeout_s,
+    )
+    server_name = (server_hostname or address.host) if tls is not None else None
+    connection = Connection(make_handler, settings)
+    async with closed_on_error(connection):
+        async with connecting(address, server_name, connect_timeout_s):
+            await open_connection(connection, address.host, address.port, tls, server_name)
+        if connection.handler is None:
+            raise ConnectError(f"{address}: {connection.close_text}")
+    return connection, cast("HandlerT", connection.handler)
+
+
+async def listen(
+    address: Address,
+    make_handler: Callable[[Connection], Handler],
+    *,
+    tls: ssl.SSLContext | None = None,
+    admission: net.Admission | None = None,
+    stats: ServerStats | None = None,
+    first_message_timeout_s: float = net_limits.FIRST_MESSAGE_TIMEOUT_S,
+    ping_delay_s: float | None = net_limits.PING_DELAY_S,
+    ping_timeout_s: float = net_limits.PING_TIMEOUT_S,
+    conversation_timeout_s: float = net_limits.CONVERSATION_TIMEOUT_S,
+    max_frame_bytes: int = net_limits.MAX_FRAME_BYTES,
+) -> "Listener":
+    """Listen for peers of either dialect; arguments not named here are those of :func:`connect`.
+
+    Args:
+        address: port 0 takes a free one (:attr:`Listener.address`).
+        make_handler: called with each new connection; returns the handler of its messages.
+        tls: context with a certificate; for ``ssl+sbs`` addresses only.
+        admission: the process' slots; None: its own.
+        stats: counters.
+        first_message_timeout_s: from ``accept`` to a peer's first message, pings not counted.
+
+    Raises:
+        OSError: listening on the address failed.
+        ConfigurationError: TLS and the address do not match.
+    """
+    if address.is_tls is (tls is None):
+        expected = "ssl+sbs with TLS, or tcp+sbs without"
+        raise ConfigurationError(f"{address}: expected an address of {expected}")
+    settings = ConnectionSettings(
+        dialect=None,
+        max_frame_bytes=max_frame_bytes,
+        first_message_timeout_s=first_message_timeout_s,
+        ping_delay_s=ping_delay_s,
+        ping_timeout_s=ping_timeout_s,
+        conversation_timeout_s=conversation_timeout_s,
+    )
+    if stats is None:
+        stats = ServerStats()
+    connections: set[Connection] = set()
+    acceptor = await net.listen(
+        address.host,
+        address.port,
+        functools.partial(Connection, make_handler, settings, stats, connections),
+        admission=admission,
+        stats=stats,
+        tls=tls,
+        handshake_timeout_s=first_message_timeout_s,
+    )
+    return Listener(acceptor, connections, address)
+
+
+class Listener(StreamListener[Connection]):
+    """Accepts connections. Created by :func:`listen`; its address has the actual port."""
+
+    def __init__(
+        self, acceptor: net.Acceptor, connections: set[Connection], address: Address
+    ) -> None:
+        super().__init__(acceptor, connections)
+        self.address = address._replace(port=self.port)
+
+    @property
+    def connections(self) -> frozenset[Connection]:
+        """Connections that still exist."""
+        return self.streams

@@ -14,19 +14,73 @@ import enum
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
+from typing_extensions import override
 
 from eventer_bridge.chatter import codec
 from eventer_bridge.chatter.codec import Dialect, Msg
-from eventer_bridge.chatter.conversation import ENDED, OURS, PEERS, Conversation
 from eventer_bridge.errors import LimitError, LocalProtocolError, RemoteProtocolError
 from eventer_bridge.net import limits as net_limits
 from eventer_bridge.net.framing import FrameDecoder, encode_frame, encode_frames, frame_parts
 
-_MIN_TOGETHER: Final = 4
-"""So many requests, or more, are handled faster together than one by one."""
+
+class Turn(enum.Enum):
+    """Holder of the token."""
+
+    OURS = "ours"
+    PEERS = "the peer's"
+    ENDED = "ended"
+
+
+# for each message: until Python 3.12, members of an enumeration are looked up slowly
+OURS: Final = Turn.OURS
+PEERS: Final = Turn.PEERS
+ENDED: Final = Turn.ENDED
+
+
+class Conversation(msgspec.Struct, eq=False):
+    """One conversation of a connection; only its protocol creates and changes it.
+
+    It is an ordered, finite sequence of messages between two peers. The flags of each message, from
+    either peer, pass the turn:
+
+    ==============  ====================  =====================================
+    flags           turn after a message  next sender
+    ==============  ====================  =====================================
+    last            ENDED                 none
+    token           the other's           the receiver of that message
+    neither         the same              the sender of that message
+    ==============  ====================  =====================================
+
+    Attributes:
+        first_id: identifier of its first message.
+        is_ours: whether we began it (003: we are the owner).
+        turn: sender of the next message; of a new one, who began it.
+        timeout_s: time limit for the peer's next message; infinite: none.
+        deadline: monotonic time of that limit; infinite if no message is awaited.
+        is_expired: whether the peer was too late; its further messages are dropped.
+        tag: belongs to the user of the connection.
+    """
+
+    first_id: int
+    is_ours: bool
+    turn: Turn
+    timeout_s: float
+    deadline: float = math.inf
+    is_expired: bool = False
+    tag: Any = None
+
+    @override
+    def __repr__(self) -> str:
+        owner = "ours" if self.is_ours else "the peer's"
+        return f"<conversation {self.first_id}, {owner}>"
+
+    @property
+    def may_send(self) -> bool:
+        """Whether we hold the token."""
+        return self.turn is OURS
 
 
 class Handled(enum.Enum):
@@ -59,23 +113,23 @@ class ChatterProtocol:
 
     Args:
         dialect: of our messages; None: the peer's, known from its first message.
-        max_first_frame_bytes: largest message accepted until :attr:`has_begun`.
-        max_frame_bytes: largest message accepted afterwards.
+        max_frame_bytes: largest message accepted after the peer's first one that is no ping, and
+        max_first_frame_bytes: up to that one.
         conversation_timeout_s: time limit for the peer to continue a conversation.
         clock: monotonic seconds.
 
     Attributes:
+        dialect: None until the peer's first message shows it.
         n_pongs: pings answered.
         unsent_bytes: size of the next :meth:`data_to_send`.
+        has_begun: whether the peer has sent a message other than a ping.
+        awaiting_reply: the peer's conversations in which it is our turn.
     """
 
     __slots__ = (
-        "_awaiting_reply",
         "_clock",
         "_conversation_timeout_s",
         "_decoder",
-        "_dialect",
-        "_has_begun",
         "_is_closed",
         "_last_id",
         "_max_frame_bytes",
@@ -86,6 +140,9 @@ class ChatterProtocol:
         "_pong_type",
         "_theirs",
         "_unsent",
+        "awaiting_reply",
+        "dialect",
+        "has_begun",
         "n_pongs",
         "unsent_bytes",
     )
@@ -105,33 +162,18 @@ class ChatterProtocol:
         self._conversation_timeout_s = conversation_timeout_s
         self._clock = clock
         self._decoder = FrameDecoder(max_first_frame_bytes, content="a chatter message")
-        self._has_begun = False
+        self.has_begun = False
         self._is_closed = False
         self._last_id = 0
         # open conversations by the identifier of their first message
         self._ours: dict[int, Conversation] = {}
         self._theirs: dict[int, Conversation] = {}
-        self._awaiting_reply = 0
+        self.awaiting_reply = 0
         self._n_peeked = 0  # messages at the beginning that were peeked at, but not taken
         self._ping: Conversation | None = None
         self._unsent: list[bytes] = []
         self.unsent_bytes = 0
         self.n_pongs = 0
-
-    @property
-    def dialect(self) -> Dialect | None:
-        """The dialect; None until the peer's first message shows it."""
-        return self._dialect
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether the peer has sent a message other than a ping."""
-        return self._has_begun
-
-    @property
-    def awaiting_reply(self) -> int:
-        """The peer's conversations in which it is our turn."""
-        return self._awaiting_reply
 
     @property
     def open_conversations(self) -> int:
@@ -141,7 +183,7 @@ class ChatterProtocol:
     @property
     def is_full(self) -> bool:
         """Whether so many conversations await our reply that reading should pause."""
-        return self._awaiting_reply >= net_limits.MAX_PEER_CONVERSATIONS
+        return self.awaiting_reply >= net_limits.MAX_PEER_CONVERSATIONS
 
     @property
     def buffered_bytes(self) -> int:
@@ -151,7 +193,7 @@ class ChatterProtocol:
     @property
     def has_several(self) -> bool:
         """Whether so many messages came together that :meth:`peek_requests` is worth a call."""
-        return not self._n_peeked and len(self._decoder.cut()) >= _MIN_TOGETHER
+        return not self._n_peeked and len(self._decoder.cut()) >= net_limits.MIN_REQUESTS_TOGETHER
 
     @property
     def n_sent(self) -> int:
@@ -184,8 +226,8 @@ class ChatterProtocol:
         """The peer sends no more.
 
         Raises:
-            RemoteProtocolError: the stream ended within a message. If complete messages
-                precede it, :meth:`next_message` raises the error after them.
+            RemoteProtocolError: the stream ended within a message. If complete messages precede it,
+                :meth:`next_message` raises the error after them.
         """
         if self._is_closed:
             return
@@ -211,7 +253,7 @@ class ChatterProtocol:
                 return None
             if self._n_peeked:
                 self._n_peeked -= 1
-            dialect = self._dialect
+            dialect = self.dialect
             if dialect is None:
                 dialect = codec.recognise(frame)
                 self._set_dialect(dialect)
@@ -231,11 +273,11 @@ class ChatterProtocol:
         except RemoteProtocolError:
             self._is_closed = True
             raise
-        if not self._has_begun:
-            self._has_begun = True
+        if not self.has_begun:
+            self.has_begun = True
             self._decoder.max_frame_bytes = self._max_frame_bytes
         if conversation.is_expired:
-            if conversation.turn is OURS:  # nobody will continue it
+            if conversation.turn is OURS:  # it will not be continued
                 self._end(conversation)
             return Handled.LATE
         return Message(conversation, msg.type, msg.data, is_first, msg.last)
@@ -245,16 +287,14 @@ class ChatterProtocol:
 
         A request begins a conversation and awaits an answer. The first of them may be taken
         (:meth:`take_requests`); the others come by :meth:`next_message`, and not here again.
-
-        Returns:
-            Identifiers and data; nothing if there are too few to gain by it.
+        Returns identifiers and data; nothing if there are too few to gain by it.
         """
-        if not self._has_begun or self._is_closed or self._n_peeked:
+        if not self.has_begun or self._is_closed or self._n_peeked:
             return [], []
         frames = self._decoder.cut()
         ids, data = codec.decode_requests(frames[:most], msg_type, self._check_dialect())
         self._n_peeked = len(ids)  # once: else each message could cost as much as all behind it
-        if len(ids) < _MIN_TOGETHER or len({*ids}) < len(ids):
+        if len(ids) < net_limits.MIN_REQUESTS_TOGETHER or len({*ids}) < len(ids):
             return [], []
         if not self._theirs.keys().isdisjoint(ids):
             return [], []
@@ -265,7 +305,7 @@ class ChatterProtocol:
         timeout_s = self._conversation_timeout_s
         conversations = [Conversation(i, False, OURS, timeout_s) for i in ids]
         self._theirs.update(zip(ids, conversations, strict=True))
-        self._awaiting_reply += len(ids)
+        self.awaiting_reply += len(ids)
         self._n_peeked -= len(ids)
         self._decoder.take(len(ids))
         return conversations
@@ -277,7 +317,7 @@ class ChatterProtocol:
         conversation = Conversation(first, False, PEERS, self._conversation_timeout_s)
         if msg.token and not msg.last:  # most of them: a request
             conversation.turn = OURS
-            self._awaiting_reply += 1
+            self.awaiting_reply += 1
             self._theirs[first] = conversation
         else:
             self._advance_by_peer(conversation, msg)
@@ -304,12 +344,12 @@ class ChatterProtocol:
         if msg.token:
             conversation.turn = OURS
             conversation.deadline = math.inf
-            self._awaiting_reply += not conversation.is_ours
+            self.awaiting_reply += not conversation.is_ours
         elif not conversation.is_expired:
             self._expect(conversation)
         if not conversation.is_ours:
             self._theirs[conversation.first_id] = conversation
-            if len(self._theirs) - self._awaiting_reply > net_limits.MAX_PEER_CONVERSATIONS:
+            if len(self._theirs) - self.awaiting_reply > net_limits.MAX_PEER_CONVERSATIONS:
                 raise RemoteProtocolError(
                     f"more than {net_limits.MAX_PEER_CONVERSATIONS} conversations"
                     " that the peer began and does not continue"
@@ -327,19 +367,7 @@ class ChatterProtocol:
         token: bool = True,
         timeout_s: float | None = None,
     ) -> Conversation:
-        """Send a message; its bytes go to :meth:`data_to_send`.
-
-        Args:
-            msg_type: full name of the data's type.
-            data: SBS of that type, in parts if large.
-            conversation: to continue; None begins a new one.
-            last: whether it ends the conversation.
-            token: whether it passes the turn to the peer.
-            timeout_s: time limit for the peer's next message; None: the connection's default;
-                ``math.inf``: none.
-
-        Returns:
-            The conversation.
+        """Send a message as ``Connection.send``; its bytes go to :meth:`data_to_send`.
 
         Raises:
             LocalProtocolError: the message may not be sent now, or has no form in the dialect.
@@ -367,7 +395,7 @@ class ChatterProtocol:
             self._end(conversation)
             return conversation
         if token:
-            self._awaiting_reply -= not conversation.is_ours
+            self.awaiting_reply -= not conversation.is_ours
             conversation.turn = PEERS
             self._expect(conversation)
         if conversation.is_ours:
@@ -384,12 +412,7 @@ class ChatterProtocol:
     def answer(
         self, conversations: Sequence[Conversation], msg_type: str, data: Sequence[bytes]
     ) -> None:
-        """As :meth:`send` of the last messages of some of the peer's conversations, but faster.
-
-        Args:
-            conversations: to end.
-            msg_type: full name of the data's type.
-            data: SBS of that type, for each.
+        """As :meth:`send` of the last messages of the peer's conversations, but faster.
 
         Raises:
             LocalProtocolError: as :meth:`send`; nothing is sent.
@@ -413,7 +436,7 @@ class ChatterProtocol:
         for i in conversations:
             del theirs[i.first_id]
             i.turn = ENDED
-        self._awaiting_reply -= len(conversations)
+        self.awaiting_reply -= len(conversations)
 
     def send_alone(self, msg_type: str, data: bytes) -> None:
         """As :meth:`send` of a message that begins and ends its conversation, but faster.
@@ -466,9 +489,9 @@ class ChatterProtocol:
             raise LocalProtocolError(f"{msg_type}: the peer has the token of {conversation!r}")
 
     def _check_dialect(self) -> Dialect:
-        if self._dialect is None:
+        if self.dialect is None:
             raise LocalProtocolError("nothing can be sent before the peer's first message")
-        return self._dialect
+        return self.dialect
 
     def _write(self, message: bytes) -> None:
         """Queue our next message."""
@@ -484,7 +507,7 @@ class ChatterProtocol:
         self.unsent_bytes += sum(map(len, frame))
 
     def _set_dialect(self, dialect: Dialect | None) -> None:
-        self._dialect = dialect
+        self.dialect = dialect
         if dialect is not None:
             self._ping_type = codec.PING_TYPES[dialect]
             self._pong_type = codec.PONG_TYPES[dialect]
@@ -499,7 +522,7 @@ class ChatterProtocol:
             self._ours.pop(conversation.first_id, None)
         else:
             self._theirs.pop(conversation.first_id, None)
-            self._awaiting_reply -= conversation.turn is OURS
+            self.awaiting_reply -= conversation.turn is OURS
         conversation.turn = ENDED
         conversation.deadline = math.inf
 

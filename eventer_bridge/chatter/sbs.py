@@ -21,6 +21,7 @@ from typing import Final, TypeAlias, TypeVar
 
 from eventer_bridge.errors import InvalidMessageError
 from eventer_bridge.model import INT64_MAX, INT64_MIN
+from eventer_bridge.net import limits as net_limits
 
 T = TypeVar("T")
 
@@ -61,7 +62,7 @@ def _encode_groups(value: int) -> bytes:
     """An Integer to which one more group is to be added."""
     *groups, last = _encode_any_integer(value)
     encoded = bytes((*groups, last & 0x7F))
-    if len(_groups) >= _MAX_GROUPS:
+    if len(_groups) >= net_limits.MAX_CACHED_INTEGERS:
         _groups.clear()
     _groups[value] = encoded
     return encoded
@@ -83,9 +84,6 @@ _LAST_GROUPS: Final = tuple(bytes((i | 0x80,)) for i in range(0x80))
 
 _groups: Final[dict[int, bytes]] = {}
 """Integers by :func:`_encode_groups`."""
-
-_MAX_GROUPS: Final = 256
-"""Connections and sessions count on side by side; 30 kB."""
 
 
 def encode_length(value: int) -> bytes:
@@ -229,14 +227,7 @@ def read_optional(read: Reader[T], data: bytes, pos: int) -> tuple[T | None, int
 
 
 def read_count(data: bytes, pos: int, min_element_bytes: int) -> tuple[int, int]:
-    """Count of an Array, before its elements.
-
-    Args:
-        data: the message.
-        pos: position to read at.
-        min_element_bytes: size of the smallest element: an impossible count is refused before
-            anything is allocated.
-    """
+    """Count of an Array, before its elements; an impossible one is refused before allocating."""
     return _read_size(data, pos, min_element_bytes)
 
 

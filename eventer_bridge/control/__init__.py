@@ -2,7 +2,7 @@
 
 Only the user of the process (and root) can connect. A connection is one request and one response,
 each a line of JSON; a request is an object with its name and argument, and says which process it
-means (:class:`~eventer_bridge.control.sockets.Addressee`), by its store or its configuration: any
+means (:class:`~eventer_bridge.control.client.Addressee`), by its store or its configuration: any
 other one refuses it ::
 
     {"checkpoint": "/absolute/path", "to": {"store": …}}   →   {"error": null, "result": null}

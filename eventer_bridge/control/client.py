@@ -1,16 +1,103 @@
-"""Sends requests to a process; blocks."""
+"""Requests of operators to a process through its unix socket, and their messages; blocks."""
 
 import contextlib
+import os
 import socket
+import socket as sockets
+import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Self
 
 import msgspec
 
 from eventer_bridge import limits
-from eventer_bridge.control.sockets import Addressee, Response, peer_pid, short_path
 from eventer_bridge.errors import ConfigurationError, ControlError
+
+SOCKET: Final = "control.sock"
+"""Usual name of the socket."""
+
+
+LOCK: Final = ".lock"
+"""Ending of the name of the file beside a socket that its process locks; it has its pid."""
+
+
+class Response(msgspec.Struct):
+    """The answer to a request: its result, or why it failed.
+
+    ``is_usage`` says that what the operator provided is wrong, a configuration for example.
+    """
+
+    error: str | None
+    result: Any = None
+    is_usage: bool = False
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """A file or a directory, whatever its path is elsewhere, in a container for example.
+
+    Attributes:
+        path: absolute, for people.
+        inode: device and inode; None: it cannot be inspected.
+    """
+
+    path: str
+    inode: tuple[int, int] | None
+
+    @classmethod
+    def of(cls, path: Path) -> Self:
+        """That of a path, relative to the working directory of this process. Blocks; any thread."""
+        try:
+            found = path.stat()
+        except OSError:
+            return cls(os.path.abspath(path), None)  # noqa: PTH100  # Path's keeps ".."
+        return cls(os.path.abspath(path), (found.st_dev, found.st_ino))  # noqa: PTH100
+
+    def is_same(self, other: "Identity") -> bool:
+        """Whether both are the same file; by their paths if one of them cannot be inspected."""
+        if self.inode is None or other.inode is None:
+            return self.path == other.path
+        return self.inode == other.inode
+
+
+class Addressee(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """The process that a request means: all of this is true of it.
+
+    Attributes:
+        configuration: its configuration file.
+        store: the store that it has open.
+        pid: its process id.
+    """
+
+    configuration: Identity | None = None
+    store: Identity | None = None
+    pid: int | None = None
+
+
+ANY: Final = Addressee()
+"""Whichever process answers; only for what changes nothing."""
+
+
+def peer_pid(peer: sockets.socket) -> int:
+    """The process at the other end of a unix socket; 0: it is in a container."""
+    size = struct.calcsize("3i")
+    credentials = peer.getsockopt(sockets.SOL_SOCKET, sockets.SO_PEERCRED, size)
+    pid: int = struct.unpack("3i", credentials)[0]
+    return pid
+
+
+@contextlib.contextmanager
+def short_path(socket: Path) -> Iterator[str]:
+    """A short path of a socket: the address of a unix socket has at most 108 bytes.
+
+    Raises:
+        OSError: there is no such directory.
+    """
+    descriptor = os.open(socket.parent, os.O_PATH | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{descriptor}/{socket.name}"
+    finally:
+        os.close(descriptor)
 
 
 def is_served(path: Path) -> bool:
@@ -40,18 +127,12 @@ def server_pid(path: Path) -> int | None:
 def request(
     path: Path, name: str, argument: Any, *, to: Addressee, what: str, timeout_s: float
 ) -> Any:
-    """Send a request.
+    """Send a request, and return the result.
 
     Args:
-        path: the socket.
-        name: of the request.
-        argument: of the request.
-        to: which process is meant; any other one that answers there refuses.
-        what: what to call the process in errors.
+        to: the process that is meant; any other one that answers there refuses.
+        what: name of the process in errors.
         timeout_s: time limit for the answer.
-
-    Returns:
-        The result.
 
     Raises:
         ConfigurationError: the process refused what the operator provided.

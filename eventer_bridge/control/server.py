@@ -16,8 +16,9 @@ from hat import aio
 
 from eventer_bridge import limits
 from eventer_bridge.control import client
-from eventer_bridge.control.sockets import ANY, LOCK, Addressee, Identity, Response, short_path
+from eventer_bridge.control.client import ANY, LOCK, Addressee, Identity, Response, short_path
 from eventer_bridge.errors import ConfigurationError, ControlError, EventerBridgeError
+from eventer_bridge.resources import Resource
 
 mlog = logging.getLogger(__name__)
 
@@ -38,7 +39,7 @@ async def listen(path: Path) -> "ControlServer":
     """
     lock = _lock(path)
     try:
-        await asyncio.to_thread(_ext_refuse_used, path)
+        await asyncio.to_thread(_refuse_used, path)
         server = ControlServer(path, lock)
         await server.start()
     except BaseException:
@@ -64,8 +65,8 @@ def _lock(path: Path) -> int:
     return file
 
 
-def _ext_refuse_used(path: Path) -> None:
-    """Refuse a socket of a process without the lock, of another program, and what is none."""
+def _refuse_used(path: Path) -> None:
+    """Refuse a socket of a process without the lock, of another program, or none. Blocks."""
     with contextlib.suppress(FileNotFoundError):
         if not stat.S_ISSOCK(path.lstat().st_mode):
             raise ControlError(f"{path}: exists already, and is no socket")
@@ -77,7 +78,7 @@ def _in_use(path: Path, pid: str) -> ControlError:
     return ControlError(f"{path}: process {pid} listens there: each gateway needs its own socket")
 
 
-class ControlServer(aio.Resource):
+class ControlServer(Resource):
     """See the package. Created by :func:`listen`; knows no requests at first.
 
     Attributes:
@@ -93,12 +94,6 @@ class ControlServer(aio.Resource):
         self._handlers: dict[str, HandlerCb] = {}
         self._for_any: set[str] = set()
         self._n_connections = 0
-        self._async_group = aio.Group()
-
-    @property
-    def async_group(self) -> aio.Group:
-        """Group of the server's tasks."""
-        return self._async_group
 
     def handle(self, name: str, handler: HandlerCb, *, is_for_any: bool = False) -> None:
         """Have requests of this name handled; ``is_for_any``: those to any process, too."""
@@ -114,7 +109,7 @@ class ControlServer(aio.Resource):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(short)  # noqa: PTH108  # not a path that Path could keep
                 peer.bind(short)
-                os.chmod(short, 0o600)  # noqa: PTH101  # nobody can connect before it listens
+                os.chmod(short, 0o600)  # noqa: PTH101  # no connection before it listens
             server = await asyncio.start_unix_server(
                 self._on_connection, sock=peer, limit=limits.MAX_CONTROL_LINE_BYTES
             )
@@ -163,8 +158,8 @@ class ControlServer(aio.Resource):
             return Response("too many requests at a time")
         return await self._handle(request, target)
 
-    def _ext_refuse_others(self, target: Addressee) -> None:
-        """Refuse a request that means another process, with ``ControlError``."""
+    def _refuse_others(self, target: Addressee) -> None:
+        """Refuse a request for another process, with ``ControlError``. Blocks; any thread."""
         who = f"{self._path}: process {os.getpid()} answers here"
         if target.pid not in {None, os.getpid()}:
             raise ControlError(f"{who}, not process {target.pid}")
@@ -172,7 +167,7 @@ class ControlServer(aio.Resource):
             ("configuration", target.configuration, self.configuration),
             ("store", target.store, self.store),
         ):
-            ours = None if path is None else Identity.ext_of(path)
+            ours = None if path is None else Identity.of(path)
             if meant is not None and (ours is None or not ours.is_same(meant)):
                 text = "which has none" if ours is None else f"whose {what} is {ours.path}"
                 raise ControlError(f"{who}, {text}, and not the one of {what} {meant.path}")
@@ -187,7 +182,7 @@ class ControlServer(aio.Resource):
         if target == ANY and name not in self._for_any:
             return Response("not a request: expected 'to', which says what process it is for")
         try:
-            await asyncio.to_thread(self._ext_refuse_others, target)
+            await asyncio.to_thread(self._refuse_others, target)
             return Response(None, await self._handlers[name](argument))
         except EventerBridgeError as e:
             return Response(str(e), is_usage=isinstance(e, ConfigurationError))

@@ -29,9 +29,8 @@ from eventer_bridge.model import (
     QueryServerParams,
     QueryTimeseriesParams,
 )
-from eventer_bridge.net.pause import Pause
 from eventer_bridge.net.stats import CloseReason
-from eventer_bridge.net.stream import Stream
+from eventer_bridge.net.stream import Pause, Stream
 
 
 class AcknowledgingClient(CursorHolder, Protocol):

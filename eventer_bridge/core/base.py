@@ -38,8 +38,7 @@ from eventer_bridge.model import (
     Status,
 )
 from eventer_bridge.packed import KnownTypes
-from eventer_bridge.sharing.fairness import FairGate, FairLine
-from eventer_bridge.slices import Steps, WorkQueue
+from eventer_bridge.slices import FairGate, FairLine, Steps, WorkQueue
 from eventer_bridge.subscription import EVERYTHING
 
 mlog = logging.getLogger(__name__)
@@ -108,7 +107,7 @@ class EventCore(aio.Resource, abc.ABC):
         missing: the last event of other servers that will never come, since the start.
         histories: of the servers whose events it has, as far as they are known. It is replaced
             when it changes.
-        is_regaining: whether it takes events of its own that others have (``remote.own_events``).
+        is_regaining: whether it takes events of its own that others have (``remote.group``).
         lane: who takes in a large message of a client has it from before it is decoded, and
             for a large session until that is committed.
     """

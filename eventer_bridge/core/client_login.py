@@ -13,10 +13,9 @@ from typing import Any
 from eventer_bridge import limits
 from eventer_bridge.core.authentication import Admitted, DeclinedError, Login
 from eventer_bridge.core.client_service import ClientService, ClientWire
-from eventer_bridge.excerpts import cut
-from eventer_bridge.net.pause import Pause
+from eventer_bridge.model import cut
 from eventer_bridge.net.stats import CloseReason
-from eventer_bridge.net.stream import Stream
+from eventer_bridge.net.stream import Pause, Stream
 
 audit = logging.getLogger("audit")
 

@@ -26,9 +26,8 @@ from eventer_bridge.core.quotas import ROWS, Account, first_rows, has_ended_earl
 from eventer_bridge.core.rights import Rights
 from eventer_bridge.errors import ClosedError, EventerBridgeError
 from eventer_bridge.model import QueryParams
-from eventer_bridge.net.pause import Pause
 from eventer_bridge.net.stats import CloseReason
-from eventer_bridge.net.stream import Stream
+from eventer_bridge.net.stream import Pause, Stream
 from eventer_bridge.net.throttle import QUERIES
 
 RequestT = TypeVar("RequestT")

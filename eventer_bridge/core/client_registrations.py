@@ -37,10 +37,8 @@ from eventer_bridge.errors import (
     outcome_of,
     refusal_of,
 )
-from eventer_bridge.excerpts import cut
-from eventer_bridge.model import RegisterEvent, Source
-from eventer_bridge.net.pause import Pause
-from eventer_bridge.net.stream import Stream
+from eventer_bridge.model import RegisterEvent, Source, cut
+from eventer_bridge.net.stream import Pause, Stream
 from eventer_bridge.net.throttle import EVENTS
 
 _Result: TypeAlias = Session | Repeated | EventerBridgeError

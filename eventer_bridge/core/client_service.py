@@ -23,8 +23,7 @@ from eventer_bridge.model import QueryParams, QueryResult, Status
 from eventer_bridge.net.stats import CloseReason, ServerStats
 from eventer_bridge.net.stream import Stream
 from eventer_bridge.packed import KnownTypes
-from eventer_bridge.sharing.fairness import FairGate
-from eventer_bridge.slices import Steps
+from eventer_bridge.slices import FairGate, Steps
 
 RequestT_contra = TypeVar("RequestT_contra", contravariant=True)
 

@@ -37,10 +37,9 @@ from eventer_bridge.core.session import Session
 from eventer_bridge.core.tokens import TokenHash
 from eventer_bridge.errors import EventerBridgeError, InvalidEventError, RemoteProtocolError
 from eventer_bridge.model import EventId, EventType, SourceType, Status
-from eventer_bridge.net.pause import Pause
+from eventer_bridge.net.sockets import TcpState
 from eventer_bridge.net.stats import CloseReason
-from eventer_bridge.net.stream import Stream
-from eventer_bridge.net.tcp_state import TcpState
+from eventer_bridge.net.stream import Pause, Stream
 from eventer_bridge.subscription import Subscription
 
 mlog = logging.getLogger(__name__)

@@ -22,8 +22,7 @@ from typing import Final, TypeAlias
 from eventer_bridge import limits
 from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.errors import EventerBridgeError, InvalidEventError, LimitError
-from eventer_bridge.excerpts import cut
-from eventer_bridge.model import JsonPayload, RegisterEvent, Source
+from eventer_bridge.model import JsonPayload, RegisterEvent, Source, cut
 
 mlog = logging.getLogger(__name__)
 

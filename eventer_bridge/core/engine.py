@@ -54,9 +54,8 @@ from eventer_bridge.model import (
     SourceType,
     Status,
 )
-from eventer_bridge.modules.facade import ModuleEngineAdapter
 from eventer_bridge.modules.loading import ModuleConf
-from eventer_bridge.modules.runner import ModuleRunner
+from eventer_bridge.modules.runner import ModuleEngineAdapter, ModuleRunner
 
 mlog = logging.getLogger(__name__)
 audit = logging.getLogger("audit")

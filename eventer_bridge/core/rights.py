@@ -21,8 +21,7 @@ from eventer_bridge.core.schema_worker import Check, SchemaCheckError
 from eventer_bridge.core.tokens import TokenConfig, without_token
 from eventer_bridge.core.validation import check_length, check_type
 from eventer_bridge.errors import InvalidEventError
-from eventer_bridge.excerpts import cut, quoted_type
-from eventer_bridge.model import EventType, JsonPayload, RegisterEvent
+from eventer_bridge.model import EventType, JsonPayload, RegisterEvent, cut, quoted_type
 from eventer_bridge.packed import Packed
 from eventer_bridge.slices import Steps, parts
 from eventer_bridge.subscription import Subscription

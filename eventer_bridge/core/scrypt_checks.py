@@ -31,7 +31,7 @@ from typing import Final, NamedTuple
 from eventer_bridge import limits
 from eventer_bridge.core import tokens
 from eventer_bridge.core.tokens import TokenHash
-from eventer_bridge.sharing.fairness import FairLine
+from eventer_bridge.slices import FairLine
 
 _NO_FAILURE: Final = 0
 """The first line."""

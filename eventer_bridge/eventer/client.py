@@ -41,7 +41,6 @@ from eventer_bridge.eventer.messages import (
     RefusedEvent,
 )
 from eventer_bridge.eventer.sifting import sift
-from eventer_bridge.excerpts import cut
 from eventer_bridge.model import (
     INT64_MAX,
     Event,
@@ -54,10 +53,11 @@ from eventer_bridge.model import (
     QueryTimeseriesParams,
     RegisterEvent,
     Status,
+    cut,
 )
 from eventer_bridge.net import limits as net_limits
-from eventer_bridge.net.pause import Pause
 from eventer_bridge.net.stats import CloseReason
+from eventer_bridge.net.stream import Pause
 
 mlog = logging.getLogger(__name__)
 

@@ -27,19 +27,10 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
-from hat import aio
+from typing_extensions import override
 
-from eventer_bridge import limits
-from eventer_bridge.model import (
-    EventType,
-    JsonPayload,
-    ProcessEvent,
-    RegisterEvent,
-    Source,
-    SourceType,
-)
-from eventer_bridge.modules.base import Module, ModuleEngine, ModuleSession
-from eventer_bridge.modules.configuration import EVENT_TYPE, QUERY_TYPES
+from eventer_bridge import limits, model
+from eventer_bridge.modules.base import EVENT_TYPE, QUERY_TYPES, Module, ModuleEngine, ModuleSession
 from eventer_bridge.modules.loading import ModuleConf
 from eventer_bridge.subscription import Subscription
 
@@ -85,33 +76,23 @@ class Audit(Module):
         self._wanted = Subscription(map(tuple, conf.get("subscriptions", [["*"]])))
         self._connection_types = Subscription([("event", str(engine.server_id), "eventer", "?")])
         self._subscription = self._wanted.union(self._connection_types)
-        self._event_type: EventType = tuple(conf.get("event_type", DEFAULT_EVENT_TYPE))
+        self._event_type: model.EventType = tuple(conf.get("event_type", DEFAULT_EVENT_TYPE))
         self._max_types: int = conf.get("max_types", DEFAULT_MAX_TYPES)
         self._engine = engine
         self._source = engine.create_source()
         self._clients: dict[int, str] = {}  # by id of the connection
-        self._async_group = aio.Group()
 
     @property
-    def async_group(self) -> aio.Group:
-        """Group of the module's tasks, of which there are none."""
-        return self._async_group
-
-    @property
+    @override
     def subscription(self) -> Subscription:
-        """The events to audit, and those of connections."""
         return self._subscription
 
+    @override
     async def create_session(self) -> ModuleSession:
-        """See :class:`Module`; it adds at most one event."""
         return _Session(self)
 
-    def audit(self, events: Sequence[ProcessEvent]) -> ProcessEvent | None:
-        """The audit event of other events; None: none of them is to be audited.
-
-        Args:
-            events: of one source; they may begin or end its connection.
-        """
+    def audit(self, events: Sequence[model.ProcessEvent]) -> model.ProcessEvent | None:
+        """The audit event of events of one source, which may begin or end its connection."""
         source = events[0].source
         states = self._connection_states(events)
         for name, state in states:
@@ -122,15 +103,15 @@ class Audit(Module):
             del self._clients[source.id]
         return event
 
-    def _is_wanted(self, event: ProcessEvent) -> bool:
+    def _is_wanted(self, event: model.ProcessEvent) -> bool:
         return event.source != self._source and self._wanted.matches(event.type)
 
-    def _connection_states(self, events: Sequence[ProcessEvent]) -> list[tuple[str, str]]:
+    def _connection_states(self, events: Sequence[model.ProcessEvent]) -> list[tuple[str, str]]:
         """Names and states of clients, from the events of connections."""
         return [
             (i.type[-1], state)
             for i in events
-            if i.source.type is SourceType.CONNECTION
+            if i.source.type is model.SourceType.CONNECTION
             and self._connection_types.matches(i.type)
             and (state := _text(i)) is not None
         ]
@@ -140,11 +121,13 @@ class Audit(Module):
         if len(self._clients) > limits.MAX_AUDITED_CONNECTIONS:
             del self._clients[next(iter(self._clients))]
 
-    def _event(self, source: Source, counts: Counter[EventType]) -> ProcessEvent | None:
+    def _event(
+        self, source: model.Source, counts: Counter[model.EventType]
+    ) -> model.ProcessEvent | None:
         if not counts:
             return None
         listed = counts.most_common(self._max_types)
-        is_connection = source.type is SourceType.CONNECTION
+        is_connection = source.type is model.SourceType.CONNECTION
         payload = {
             "source_type": source.type.value,
             "source_id": source.id,
@@ -153,7 +136,7 @@ class Audit(Module):
             "types": [{"type": i, "events": count} for i, count in listed],
             "other_events": counts.total() - sum(count for _, count in listed),
         }
-        event = RegisterEvent(self._event_type, None, JsonPayload.of(payload))
+        event = model.RegisterEvent(self._event_type, None, model.JsonPayload.of(payload))
         return self._engine.create_process_event(self._source, event)
 
 
@@ -162,7 +145,8 @@ class _Session(ModuleSession):
         self._audit = audit
         self._is_done = False
 
-    async def process(self, events: Sequence[ProcessEvent]) -> Sequence[ProcessEvent]:
+    @override
+    async def process(self, events: Sequence[model.ProcessEvent]) -> Sequence[model.ProcessEvent]:
         if self._is_done:
             return []
         source = events[0].source
@@ -173,9 +157,9 @@ class _Session(ModuleSession):
         return [event]
 
 
-def _text(event: ProcessEvent) -> str | None:
+def _text(event: model.ProcessEvent) -> str | None:
     """The payload, if it is a JSON string."""
-    if not isinstance(event.payload, JsonPayload):
+    if not isinstance(event.payload, model.JsonPayload):
         return None
     try:
         return msgspec.json.decode(event.payload.data, type=str)

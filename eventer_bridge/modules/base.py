@@ -5,17 +5,10 @@ Everything here is called on the event loop's thread: blocking it blocks the ser
 
 import abc
 from collections.abc import Sequence
+from typing import Any, Final
 
-from hat import aio
-
-from eventer_bridge.model import (
-    Event,
-    ProcessEvent,
-    QueryParams,
-    QueryResult,
-    RegisterEvent,
-    Source,
-)
+from eventer_bridge import model
+from eventer_bridge.resources import Resource
 from eventer_bridge.subscription import Subscription
 
 
@@ -28,11 +21,13 @@ class ModuleEngine(abc.ABC):
         """Identifier of this server."""
 
     @abc.abstractmethod
-    def create_source(self) -> Source:
+    def create_source(self) -> model.Source:
         """A source identifier, unique in this execution of the server."""
 
     @abc.abstractmethod
-    def create_process_event(self, source: Source, register_event: RegisterEvent) -> ProcessEvent:
+    def create_process_event(
+        self, source: model.Source, register_event: model.RegisterEvent
+    ) -> model.ProcessEvent:
         """An event to return from ``ModuleSession.process`` or to pass to :meth:`register`.
 
         Args:
@@ -47,7 +42,7 @@ class ModuleEngine(abc.ABC):
         """
 
     @abc.abstractmethod
-    async def register(self, process_events: Sequence[ProcessEvent]) -> Sequence[Event]:
+    async def register(self, process_events: Sequence[model.ProcessEvent]) -> Sequence[model.Event]:
         """Register events in a session of their own, and wait until they are durable.
 
         Do not call it from ``create_session`` or a method of a module session: sessions are
@@ -63,12 +58,12 @@ class ModuleEngine(abc.ABC):
             InvalidEventError: a condition is not met, or no client could register the event.
             LimitError: a limit would be exceeded.
             StorageError: the store failed.
-            OutcomeUnknownError: the store failed, and nobody knows whether it has the events.
+            OutcomeUnknownError: the store failed, and may or may not have the events.
             ClosedError: the store is closed.
         """
 
     @abc.abstractmethod
-    async def query(self, params: QueryParams) -> QueryResult:
+    async def query(self, params: model.QueryParams) -> model.QueryResult:
         """Query the store; raises as ``Backend.query``."""
 
 
@@ -76,7 +71,7 @@ class ModuleSession(abc.ABC):
     """A module's view of one session."""
 
     @abc.abstractmethod
-    async def process(self, events: Sequence[ProcessEvent]) -> Sequence[ProcessEvent]:
+    async def process(self, events: Sequence[model.ProcessEvent]) -> Sequence[model.ProcessEvent]:
         """Process the events that joined the session since the last call, and add to it.
 
         One call ends before the next begins. The events are those that match the module's
@@ -108,7 +103,7 @@ class ModuleSession(abc.ABC):
         return
 
 
-class Module(aio.Resource):
+class Module(Resource):
     """A module, created by ``create`` of its Python module.
 
     A module that closes by itself takes no part in later sessions; the log has an error.
@@ -126,8 +121,28 @@ class Module(aio.Resource):
     async def before_stop(self) -> None:
         """Called when the server stops: register what is not registered yet.
 
-        All sessions have ended and nobody else can register any more. Until this returns,
+        All sessions have ended and no one else can register any more. Until this returns,
         ``ModuleEngine.register`` works; then STOPPED is stored and the module is closed.
         ``limits.STOP_TIMEOUT_S`` covers the ending sessions and all modules together.
         """
         return
+
+
+QUERY_TYPES: Final[dict[str, Any]] = {
+    "description": 'query types; "?" matches one segment, "*" at the end any number',
+    "type": "array",
+    "minItems": 1,
+    "maxItems": 1_000,
+    "items": {"type": "array", "items": {"type": "string"}},
+}
+
+EVENT_TYPE: Final[dict[str, Any]] = {
+    "type": "array",
+    "minItems": 1,
+    "maxItems": 32,
+    "items": {
+        "description": 'a segment that is not "?" or "*"',
+        "type": "string",
+        "not": {"enum": ["?", "*"]},
+    },
+}

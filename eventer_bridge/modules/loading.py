@@ -20,13 +20,20 @@ from eventer_bridge import limits
 from eventer_bridge.errors import ModuleError
 from eventer_bridge.modules.base import Module, ModuleEngine
 from eventer_bridge.modules.calls import is_cancellation
-from eventer_bridge.modules.processing import NamedModule
 from eventer_bridge.subscription import Subscription
 
 mlog = logging.getLogger(__name__)
 
 ModuleConf: TypeAlias = Mapping[str, Any]
 """Configuration of a module: ``module``, the name of its Python module, and its own keys."""
+
+
+class NamedModule(NamedTuple):
+    """A module, its name in the configuration, and its subscription."""
+
+    name: str
+    module: Module
+    subscription: Subscription
 
 
 class ModuleInfo(NamedTuple):
@@ -72,10 +79,6 @@ def errors(conf: ModuleConf) -> Iterator[ValidationError]:
 
 async def create_module(conf: ModuleConf, engine: ModuleEngine) -> NamedModule:
     """Create a module.
-
-    Args:
-        conf: its configuration.
-        engine: passed to the module.
 
     Raises:
         ModuleError: it cannot be found, its configuration is wrong, or it failed.

@@ -26,12 +26,11 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
-from hat import aio
+from typing_extensions import override
 
 from eventer_bridge.errors import EventerBridgeError, NotOperationalError
 from eventer_bridge.model import EventType, JsonPayload, ProcessEvent, RegisterEvent, Timestamp
-from eventer_bridge.modules.base import Module, ModuleEngine, ModuleSession
-from eventer_bridge.modules.configuration import EVENT_TYPE, QUERY_TYPES
+from eventer_bridge.modules.base import EVENT_TYPE, QUERY_TYPES, Module, ModuleEngine, ModuleSession
 from eventer_bridge.modules.loading import ModuleConf
 from eventer_bridge.subscription import Subscription
 
@@ -63,10 +62,7 @@ json_schema: Final[dict[str, Any]] = {
             "minimum": 1,
             "maximum": 10_000,
         },
-        "prefix": {
-            **EVENT_TYPE,
-            "description": "prefix of the types of its events; default, rate",
-        },
+        "prefix": {**EVENT_TYPE, "description": "prefix of the types of its events; default, rate"},
     },
 }
 
@@ -94,21 +90,15 @@ class Rate(Module):
         self._n_left_out = 0
         self._silent: set[EventType] = set()  # had events in the previous window
         self._begin = asyncio.get_running_loop().time()
-        self._async_group = aio.Group()
-        self._async_group.spawn(self._window_loop)
+        self.async_group.spawn(self._window_loop)
 
     @property
-    def async_group(self) -> aio.Group:
-        """Group of the module's tasks."""
-        return self._async_group
-
-    @property
+    @override
     def subscription(self) -> Subscription:
-        """Events that are counted."""
         return self._subscription
 
+    @override
     async def create_session(self) -> ModuleSession:
-        """See :class:`Module`; it counts the events of the session."""
         return _Session(self)
 
     def add(self, counts: Counter[EventType]) -> None:
@@ -119,6 +109,7 @@ class Rate(Module):
             else:
                 self._n_left_out += count
 
+    @override
     async def before_stop(self) -> None:
         """Register the open window."""
         self._silent.clear()  # the window may have been too short for them
@@ -173,10 +164,12 @@ class _Session(ModuleSession):
         self._rate = rate
         self._counts: Counter[EventType] = Counter()
 
+    @override
     async def process(self, events: Sequence[ProcessEvent]) -> Sequence[ProcessEvent]:
         self._counts.update([i.type for i in events if i.source != self._rate.source])
         return []
 
+    @override
     async def async_close(self, is_committed: bool) -> None:
         if is_committed:
             self._rate.add(self._counts)

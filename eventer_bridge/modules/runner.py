@@ -20,22 +20,195 @@ Belongs to the event loop's thread.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar, TypeVarTuple
 
 from hat import aio
+from typing_extensions import override
 
-from eventer_bridge import limits
+from eventer_bridge import limits, model
 from eventer_bridge.core.session import Session
-from eventer_bridge.errors import EventerBridgeError, ModuleError, OutcomeUnknownError
-from eventer_bridge.model import ProcessEvent, RegisterEvent
-from eventer_bridge.modules.base import ModuleEngine
-from eventer_bridge.modules.calls import Calls, is_cancellation
-from eventer_bridge.modules.loading import ModuleConf, create_module
-from eventer_bridge.modules.processing import ModuleSessions, NamedModule
+from eventer_bridge.errors import EventerBridgeError, LimitError, ModuleError, OutcomeUnknownError
+from eventer_bridge.modules.base import Module, ModuleEngine, ModuleSession
+from eventer_bridge.modules.calls import Calls, check_made, is_cancellation
+from eventer_bridge.modules.loading import ModuleConf, NamedModule, create_module
+from eventer_bridge.resources import Resource
 
 mlog = logging.getLogger(__name__)
+T = TypeVar("T")
+Args = TypeVarTuple("Args")
 
-CommitCb: TypeAlias = Callable[[Session, int, Sequence[ProcessEvent]], None]
+
+class ModuleSessions:
+    """The module sessions of one session, in rounds, until none adds more; close it in any case.
+
+    In each round every module session gets the events that joined in the previous round and match
+    its subscription. Sessions of different modules run concurrently within a round; what they
+    return joins the session in the order of the modules in the configuration::
+
+        round 1: the request's events ─▶ A, B, C ─▶ what A, B, C returned ─▶ round 2 …
+
+    A module that raises anything (including SystemExit, and what extension modules derive from
+    BaseException), returns something else, takes too long, or adds events without end fails the
+    registration, and only that.
+    """
+
+    def __init__(self, modules: Sequence[NamedModule], calls: Calls) -> None:
+        self._modules = modules
+        self._calls = calls
+        self._sessions: list[tuple[NamedModule, ModuleSession]] = []
+        self._interrupted: list[str] = []
+        self._deadline: asyncio.Timeout | None = None
+
+    async def process(
+        self, server: int, session: int, requested: Sequence[model.ProcessEvent]
+    ) -> list[model.ProcessEvent]:
+        """Begin a session of every module, and run the rounds; returns all events, with their ids.
+
+        Raises:
+            ModuleError: a module failed, or they took too long.
+            LimitError: too many rounds or events.
+        """
+        try:
+            async with asyncio.timeout(limits.MODULE_TIMEOUT_S) as self._deadline:
+                for named in self._modules:
+                    opened = await self._call(named.name, _open, named.module)
+                    if opened is not None:
+                        self._sessions.append((named, opened))
+                return await self._rounds(server, session, requested)
+        except TimeoutError:
+            names = ", ".join(self._interrupted) or "none"
+            mlog.error("modules take too long", extra={"interrupted": names})
+            raise ModuleError(
+                f"modules took too long for a session (at most {limits.MODULE_TIMEOUT_S} s,"
+                f" less while the server stops): interrupted {names}"
+            ) from None
+        finally:
+            self._deadline = None
+
+    def interrupt(self) -> None:
+        """End the time for processing now."""
+        if self._deadline is not None and not self._deadline.expired():
+            self._deadline.reschedule(0)
+
+    async def close(self, is_committed: bool) -> None:
+        """Close the session of every module."""
+        sessions, self._sessions = self._sessions, []
+        remaining = iter(sessions)
+        named: NamedModule | None = None
+        while True:
+            try:
+                async with asyncio.timeout(limits.MODULE_TIMEOUT_S):  # usually one for all of them
+                    for named, session in remaining:
+                        await self._close_one(named, session, is_committed)
+                    return
+            except TimeoutError:
+                assert named is not None
+                mlog.error("module takes too long to close", extra={"module_name": named.name})
+
+    async def _close_one(
+        self, named: NamedModule, session: ModuleSession, is_committed: bool
+    ) -> None:
+        try:
+            await self._call(named.name, session.async_close, is_committed)
+        except ModuleError:
+            return  # logged; the registration is no longer affected
+
+    async def _rounds(
+        self, server: int, session: int, requested: Sequence[model.ProcessEvent]
+    ) -> list[model.ProcessEvent]:
+        events = _with_ids(server, session, 1, requested)
+        new = events
+        n_rounds = 0
+        while new and self._sessions:
+            n_rounds += 1
+            if n_rounds > limits.MAX_MODULE_ROUNDS:
+                raise LimitError(
+                    f"modules still add events after {limits.MAX_MODULE_ROUNDS} rounds"
+                )
+            added = await self._round(new)
+            if len(events) + len(added) > limits.MAX_SESSION_EVENTS:
+                raise LimitError(
+                    f"a session with the events that modules added has more than"
+                    f" {limits.MAX_SESSION_EVENTS} events"
+                )
+            new = _with_ids(server, session, len(events) + 1, added)
+            events = events + new
+        return events
+
+    async def _round(self, new: Sequence[model.ProcessEvent]) -> list[model.ProcessEvent]:
+        calls: list[Awaitable[list[model.ProcessEvent]]] = []
+        for named, session in self._sessions:
+            matches = named.subscription.matches
+            offered = [event for event in new if matches(event.type)]
+            if offered:
+                calls.append(self._call(named.name, _process, session, offered))
+        if len(calls) == 1:
+            return await calls[0]
+        # all of them must end before the next round, and before they are closed
+        results = await asyncio.gather(*calls, return_exceptions=True)
+        added: list[model.ProcessEvent] = []
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+            added += result
+        return added
+
+    async def _call(self, name: str, function: Callable[[*Args], Awaitable[T]], *args: *Args) -> T:
+        """Call code of a module.
+
+        Raises:
+            ModuleError: it raised.
+            asyncio.CancelledError: the task was cancelled.
+        """
+        try:
+            return await self._calls.make(name, function, *args)
+        except asyncio.CancelledError:
+            self._interrupted.append(name)
+            raise
+
+
+async def _open(module: Module) -> ModuleSession | None:
+    """A session of a module; None: the module is closed."""
+    if not module.is_open:
+        return None
+    session: Any = await module.create_session()
+    if not isinstance(session, ModuleSession):
+        raise TypeError("create_session returned no ModuleSession")
+    return session
+
+
+async def _process(
+    session: ModuleSession, events: list[model.ProcessEvent]
+) -> list[model.ProcessEvent]:
+    returned: Any = await session.process(events)
+    if not isinstance(returned, Sequence):
+        raise TypeError(
+            f"process returned {type(returned).__name__}, expected a sequence of events"
+        )
+    added = list(returned)
+    for i in added:
+        if not isinstance(i, model.ProcessEvent):
+            raise TypeError(f"process returned {type(i).__name__}, expected a ProcessEvent")
+        check_made(i)
+    return added
+
+
+def _with_ids(
+    server: int, session: int, first_instance: int, events: Sequence[model.ProcessEvent]
+) -> list[model.ProcessEvent]:
+    return [
+        model.ProcessEvent(
+            i.source,
+            i.type,
+            i.source_timestamp,
+            i.payload,
+            model.EventId(server, session, instance),
+        )
+        for instance, i in enumerate(events, first_instance)
+    ]
+
+
+CommitCb: TypeAlias = Callable[[Session, int, Sequence[model.ProcessEvent]], None]
 """Passes a session, its id and its events to the backend; may raise branches of
 ``EventerBridgeError``."""
 
@@ -43,17 +216,18 @@ FailCb: TypeAlias = Callable[[Session, EventerBridgeError], None]
 """Called with a failed session, and why it failed."""
 
 
-class ModuleRunner(aio.Resource):
-    """See the module.
-
-    Closing it closes the modules; await the queued sessions first.
+class ModuleRunner(Resource):
+    """See the module. Closing it closes the modules; await the queued sessions first.
 
     Args:
-        server_id: of the events.
         next_session: returns session ids; may raise branches of ``EventerBridgeError``.
         commit: see :data:`CommitCb`.
         fail: see :data:`FailCb`.
         on_died: called when nothing can be processed any more, before queued sessions fail.
+
+    Attributes:
+        is_abandoned: whether nothing more can be submitted: :meth:`abandon` was called, or a loop
+            died.
     """
 
     def __init__(
@@ -74,32 +248,21 @@ class ModuleRunner(aio.Resource):
         # the session being processed, until it is committed or failed
         self._session: Session | None = None
         self._module_sessions: ModuleSessions | None = None
-        self._is_abandoned = False
+        self.is_abandoned = False
         self._is_dead = False
         self._stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queue: asyncio.Queue[tuple[Session, Sequence[ProcessEvent]]] = asyncio.Queue()
+        self._queue: asyncio.Queue[tuple[Session, Sequence[model.ProcessEvent]]] = asyncio.Queue()
         self._ended: asyncio.Queue[tuple[ModuleSessions, Session]] = asyncio.Queue(
             limits.MAX_UNCLOSED_SESSIONS
         )
-        self._async_group = aio.Group()
-        self._async_group.spawn(aio.call_on_cancel, self._close_modules)
+        self.async_group.spawn(aio.call_on_cancel, self._close_modules)
         for loop in (self._process_loop, self._end_loop, self._sweep_loop):
-            self._async_group.spawn(self._keep, loop)
-
-    @property
-    def async_group(self) -> aio.Group:
-        """Group of the runner's tasks."""
-        return self._async_group
+            self.async_group.spawn(self._keep, loop)
 
     @property
     def is_calling(self) -> bool:
         """Whether the current task calls a module session."""
         return self._calls.is_in_one
-
-    @property
-    def is_abandoned(self) -> bool:
-        """Whether nothing more can be submitted: :meth:`abandon` was called, or a loop died."""
-        return self._is_abandoned
 
     async def create_modules(self, confs: Iterable[ModuleConf], engine: ModuleEngine) -> None:
         """Create the modules, in this order.
@@ -110,14 +273,16 @@ class ModuleRunner(aio.Resource):
         for conf in confs:
             named = await create_module(conf, engine)
             self._modules.append(named)
-            self._async_group.spawn(self._watch, named)
+            self.async_group.spawn(self._watch, named)
 
-    def submit(self, session: Session, events: Sequence[RegisterEvent | ProcessEvent]) -> None:
+    def submit(
+        self, session: Session, events: Sequence[model.RegisterEvent | model.ProcessEvent]
+    ) -> None:
         """Process a session after those submitted before."""
         process_events = [
             i
-            if isinstance(i, ProcessEvent)
-            else ProcessEvent(session.source, i.type, i.source_timestamp, i.payload)
+            if isinstance(i, model.ProcessEvent)
+            else model.ProcessEvent(session.source, i.type, i.source_timestamp, i.payload)
             for i in events
         ]
         self._queue.put_nowait((session, process_events))
@@ -127,7 +292,7 @@ class ModuleRunner(aio.Resource):
 
         The modules get a moment to be interrupted; what they do later is ignored.
         """
-        self._is_abandoned = True
+        self.is_abandoned = True
         self._fail_queued("the server stopped before modules processed the session")
         session, sessions = self._session, self._module_sessions
         if session is not None and sessions is not None:
@@ -160,7 +325,7 @@ class ModuleRunner(aio.Resource):
                 raise
             reason = "modules cannot go on, the server stops"
             mlog.critical(reason, exc_info=e)
-            self._is_abandoned = self._is_dead = True
+            self.is_abandoned = self._is_dead = True
             self._on_died()
             self._fail_current(reason)
             self._fail_queued(reason)
@@ -198,7 +363,7 @@ class ModuleRunner(aio.Resource):
                 slice_end = loop.time() + limits.MODULE_SLICE_S
 
     async def _process(
-        self, session: Session, requested: Sequence[ProcessEvent], sessions: ModuleSessions
+        self, session: Session, requested: Sequence[model.ProcessEvent], sessions: ModuleSessions
     ) -> None:
         session_id = self._next_session()
         events = await sessions.process(self._server_id, session_id, requested)
@@ -264,3 +429,70 @@ class ModuleRunner(aio.Resource):
             if is_cancellation(e):
                 raise
             mlog.error(failure, extra={"module_name": named.name}, exc_info=e)
+
+
+class _Engine(Protocol):
+    """The engine, as far as needed; ``core.engine`` imports this module."""
+
+    @property
+    def server_id(self) -> int:
+        """Identifier of this server."""
+
+    def create_source(self, source_type: model.SourceType) -> model.Source:
+        """A new source of events."""
+
+    def check_types(self, events: Iterable[model.RegisterEvent], /) -> None:
+        """Refuse events whose types cannot be registered."""
+
+    def register(self, source: model.Source, events: Sequence[model.ProcessEvent], /) -> Session:
+        """Begin a session."""
+
+    async def query(self, params: model.QueryParams) -> model.QueryResult:
+        """Query events."""
+
+
+class ModuleEngineAdapter(ModuleEngine):
+    """The engine, as its modules see it. Belongs to the event loop's thread."""
+
+    def __init__(self, engine: _Engine, runner: ModuleRunner) -> None:
+        self._engine = engine
+        self._runner = runner
+
+    @property
+    @override
+    def server_id(self) -> int:
+        return self._engine.server_id
+
+    @override
+    def create_source(self) -> model.Source:
+        return self._engine.create_source(model.SourceType.MODULE)
+
+    @override
+    def create_process_event(
+        self, source: model.Source, register_event: model.RegisterEvent
+    ) -> model.ProcessEvent:
+        check_made(register_event)
+        self._engine.check_types([register_event])
+        return model.ProcessEvent(
+            source, register_event.type, register_event.source_timestamp, register_event.payload
+        )
+
+    @override
+    async def register(self, process_events: Sequence[model.ProcessEvent]) -> Sequence[model.Event]:
+        if self._runner.is_calling:
+            raise ModuleError(
+                "a module session may not wait for another session: return the events from"
+                " process, or register from a task of the module"
+            )
+        if not process_events:
+            return []
+        for event in process_events:
+            check_made(event)
+        session = self._engine.register(process_events[0].source, process_events)
+        await asyncio.wait([session.committed])
+        session.committed.result()
+        return session.events[: session.requested]
+
+    @override
+    async def query(self, params: model.QueryParams) -> model.QueryResult:
+        return await self._engine.query(params)

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 
 from hat import aio
+from typing_extensions import override
 
 from eventer_bridge.core.bounded_cache import BoundedCache, type_bytes
 from eventer_bridge.model import EventType, ProcessEvent
@@ -24,52 +25,39 @@ mlog = logging.getLogger(__name__)
 
 
 class SpecializedModule(Module):
-    """See the module.
-
-    Closing it closes the sub-modules.
+    """See the module. Closing it closes the sub-modules.
 
     Args:
-        kind: what to call its sub-modules in errors: the key of their configurations.
-        sub_modules: the sub-modules.
+        kind: name of its sub-modules in errors: the key of their configurations.
     """
 
     def __init__(self, kind: str, sub_modules: Sequence[Module]) -> None:
         self._kind = kind
-        self._sub_modules = list(sub_modules)
+        self.sub_modules = list(sub_modules)
         self._subscriptions = [i.subscription for i in sub_modules]
         self._subscription = NOTHING.union(*self._subscriptions)
         self._wanted_by: BoundedCache[EventType, list[int]] = BoundedCache()
-        self._async_group = aio.Group()
-        self._async_group.spawn(aio.call_on_cancel, self._close)
-        for index, sub_module in enumerate(self._sub_modules):
-            self._async_group.spawn(self._watch, index, sub_module)
+        self.async_group.spawn(aio.call_on_cancel, self._close)
+        for index, sub_module in enumerate(self.sub_modules):
+            self.async_group.spawn(self._watch, index, sub_module)
 
     @property
-    def async_group(self) -> aio.Group:
-        """Group of the module's tasks."""
-        return self._async_group
-
-    @property
+    @override
     def subscription(self) -> Subscription:
-        """The union of the subscriptions of the sub-modules."""
         return self._subscription
 
+    @override
     async def create_session(self) -> ModuleSession:
-        """See :class:`Module`; the sub-modules join it when their first event comes."""
         return _Session(self)
 
+    @override
     async def before_stop(self) -> None:
-        """Let each sub-module register what it still has."""
-        for sub_module in self._sub_modules:
+        for sub_module in self.sub_modules:
             await sub_module.before_stop()
 
     def name_of(self, index: int) -> str:
         """What to call a sub-module in errors."""
         return f"{self._kind}[{index}]"
-
-    def sub_module(self, index: int) -> Module:
-        """A sub-module."""
-        return self._sub_modules[index]
 
     def wanted_by(self, event_type: EventType) -> list[int]:
         """Indices of the sub-modules whose subscription matches, rising."""
@@ -86,7 +74,7 @@ class SpecializedModule(Module):
             mlog.error("sub-module closed by itself", extra={"sub_module": self.name_of(index)})
 
     async def _close(self) -> None:
-        for sub_module in self._sub_modules:
+        for sub_module in self.sub_modules:
             await sub_module.async_close()
 
 
@@ -95,6 +83,7 @@ class _Session(ModuleSession):
         self._host = host
         self._sessions: dict[int, ModuleSession] = {}
 
+    @override
     async def process(self, events: Sequence[ProcessEvent]) -> Sequence[ProcessEvent]:
         offered: dict[int, list[ProcessEvent]] = {}
         for event in events:
@@ -111,6 +100,7 @@ class _Session(ModuleSession):
                 raise
         return added
 
+    @override
     async def async_close(self, is_committed: bool) -> None:
         errors: list[BaseException] = []
         for index, session in self._sessions.items():
@@ -127,7 +117,7 @@ class _Session(ModuleSession):
     async def _session(self, index: int) -> ModuleSession | None:
         session = self._sessions.get(index)
         if session is None:
-            sub_module = self._host.sub_module(index)
+            sub_module = self._host.sub_modules[index]
             if not sub_module.is_open:
                 return None
             session = self._sessions[index] = await sub_module.create_session()

@@ -30,22 +30,13 @@ from decimal import Context, Decimal, InvalidOperation
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
-from hat import aio, json
+from hat import json
+from typing_extensions import override
 
-from eventer_bridge import limits
+from eventer_bridge import limits, model
 from eventer_bridge.core.paging import query_all
 from eventer_bridge.errors import ModuleError
-from eventer_bridge.model import (
-    Event,
-    EventType,
-    JsonPayload,
-    ProcessEvent,
-    QueryLatestParams,
-    RegisterEvent,
-    Source,
-)
-from eventer_bridge.modules.base import Module, ModuleEngine, ModuleSession
-from eventer_bridge.modules.configuration import EVENT_TYPE, QUERY_TYPES
+from eventer_bridge.modules.base import EVENT_TYPE, QUERY_TYPES, Module, ModuleEngine, ModuleSession
 from eventer_bridge.modules.loading import ModuleConf
 from eventer_bridge.modules.specialized import SpecializedModule
 from eventer_bridge.subscription import Subscription
@@ -136,37 +127,24 @@ async def create(conf: ModuleConf, engine: ModuleEngine) -> Module:
 
 
 class Threshold(Module):
-    """One threshold.
-
-    Args:
-        conf: one of ``thresholds`` of the configuration.
-        engine: passed to the module.
-        source: of the module, shared by its thresholds.
-        alarms: of the module, shared by its thresholds.
-    """
+    """One of the thresholds of a module, which share its source and its alarms."""
 
     def __init__(
-        self, conf: ModuleConf, engine: ModuleEngine, source: Source, alarms: "_Alarms"
+        self, conf: ModuleConf, engine: ModuleEngine, source: model.Source, alarms: "_Alarms"
     ) -> None:
         self._path: list[json.Path] = list(conf.get("path", ()))
         self._limit: float = conf["limit"]
         self._raised_above = _setting(conf, "limit")
         self._cleared_up_to = _EXACT.subtract(self._raised_above, _setting(conf, "hysteresis"))
-        self._prefix: EventType = tuple(conf.get("alarm_prefix", DEFAULT_ALARM_PREFIX))
+        self._prefix: model.EventType = tuple(conf.get("alarm_prefix", DEFAULT_ALARM_PREFIX))
         self._subscription = Subscription(map(tuple, conf["subscriptions"]))
         self._engine = engine
         self.source: Final = source
         self.alarms: Final = alarms
-        self._async_group = aio.Group()
 
     @property
-    def async_group(self) -> aio.Group:
-        """Group of the module's tasks, of which there are none."""
-        return self._async_group
-
-    @property
+    @override
     def subscription(self) -> Subscription:
-        """The events to check."""
         return self._subscription
 
     @property
@@ -174,17 +152,17 @@ class Threshold(Module):
         """Types of the alarms that it can raise."""
         return Subscription([(*self._prefix, *i) for i in self._subscription.query_types])
 
+    @override
     async def create_session(self) -> ModuleSession:
-        """See :class:`Module`; it notes the alarms it changes."""
         return _Session(self)
 
-    def alarm_type(self, event: ProcessEvent) -> EventType:
+    def alarm_type(self, event: model.ProcessEvent) -> model.EventType:
         """Type of the alarm that an event may raise."""
         return (*self._prefix, *event.type)
 
-    def value(self, event: ProcessEvent) -> _Number | None:
+    def value(self, event: model.ProcessEvent) -> _Number | None:
         """The number in the payload of an event; None: there is none."""
-        if not isinstance(event.payload, JsonPayload):
+        if not isinstance(event.payload, model.JsonPayload):
             return None
         try:
             value = json.get(_decode(event.payload.data), self._path)
@@ -204,7 +182,9 @@ class Threshold(Module):
         """State of the alarm after a number."""
         return _decimal(value) > (self._cleared_up_to if was_raised else self._raised_above)
 
-    def alarm(self, cause: ProcessEvent, value: _Number, is_raised: bool) -> ProcessEvent:
+    def alarm(
+        self, cause: model.ProcessEvent, value: _Number, is_raised: bool
+    ) -> model.ProcessEvent:
         """The alarm event of a new state."""
         payload = {
             "state": "RAISED" if is_raised else "CLEARED",
@@ -214,7 +194,9 @@ class Threshold(Module):
         }
         return self._engine.create_process_event(
             self.source,
-            RegisterEvent(self.alarm_type(cause), cause.source_timestamp, JsonPayload.of(payload)),
+            model.RegisterEvent(
+                self.alarm_type(cause), cause.source_timestamp, model.JsonPayload.of(payload)
+            ),
         )
 
 
@@ -239,9 +221,10 @@ def _decimal(number: _Number) -> Decimal:
 class _Session(ModuleSession):
     def __init__(self, threshold: Threshold) -> None:
         self._threshold = threshold
-        self._changed: set[EventType] = set()
+        self._changed: set[model.EventType] = set()
 
-    async def process(self, events: Sequence[ProcessEvent]) -> Sequence[ProcessEvent]:
+    @override
+    async def process(self, events: Sequence[model.ProcessEvent]) -> Sequence[model.ProcessEvent]:
         threshold, alarms = self._threshold, self._threshold.alarms
         causes = [
             (event, value)
@@ -249,7 +232,7 @@ class _Session(ModuleSession):
             if event.source != threshold.source and (value := threshold.value(event)) is not None
         ]
         await alarms.load({threshold.alarm_type(event) for event, _ in causes})
-        added: list[ProcessEvent] = []
+        added: list[model.ProcessEvent] = []
         for event, value in causes:
             alarm_type = threshold.alarm_type(event)
             was_raised = alarms.is_raised(alarm_type)
@@ -260,6 +243,7 @@ class _Session(ModuleSession):
                 self._changed.add(alarm_type)
         return added
 
+    @override
     async def async_close(self, is_committed: bool) -> None:
         if not is_committed:
             self._threshold.alarms.forget(self._changed)
@@ -278,7 +262,7 @@ class _Alarms:
 
     def __init__(self, engine: ModuleEngine) -> None:
         self._engine = engine
-        self._states: dict[EventType, bool | None] = {}  # least recently used first
+        self._states: dict[model.EventType, bool | None] = {}  # least recently used first
         self._is_complete = False  # an alarm that is not in it was never raised
 
     async def load_all(self, alarm_types: Iterable[Subscription]) -> None:
@@ -286,7 +270,7 @@ class _Alarms:
         self._is_complete = True
         await self._query([i for subscription in alarm_types for i in subscription.query_types])
 
-    async def load(self, alarm_types: Iterable[EventType]) -> None:
+    async def load(self, alarm_types: Iterable[model.EventType]) -> None:
         """Make sure that states are known until the next await."""
         unknown = []
         for alarm_type in alarm_types:
@@ -299,13 +283,13 @@ class _Alarms:
             for alarm_type in unknown:
                 self.set(alarm_type, found.get(alarm_type, False))
 
-    def is_raised(self, alarm_type: EventType) -> bool:
+    def is_raised(self, alarm_type: model.EventType) -> bool:
         """Whether an alarm is raised; call :meth:`load` before."""
         state = self._state(alarm_type)
         assert state is not None
         return state
 
-    def set(self, alarm_type: EventType, state: bool | None) -> None:
+    def set(self, alarm_type: model.EventType, state: bool | None) -> None:
         """Note a state."""
         self._states.pop(alarm_type, None)
         self._states[alarm_type] = state
@@ -313,20 +297,20 @@ class _Alarms:
             del self._states[next(iter(self._states))]
             self._is_complete = False
 
-    def forget(self, alarm_types: Iterable[EventType]) -> None:
+    def forget(self, alarm_types: Iterable[model.EventType]) -> None:
         """Forget these states: they are read from the store again."""
         for alarm_type in alarm_types:
             self.set(alarm_type, None)
 
-    def _state(self, alarm_type: EventType) -> bool | None:
+    def _state(self, alarm_type: model.EventType) -> bool | None:
         return self._states.get(alarm_type, False if self._is_complete else None)
 
-    async def _query(self, alarm_types: Sequence[EventType]) -> dict[EventType, bool]:
+    async def _query(self, alarm_types: Sequence[model.EventType]) -> dict[model.EventType, bool]:
         """Note the states that the store has, and return them."""
-        found: dict[EventType, bool] = {}
+        found: dict[model.EventType, bool] = {}
         size = limits.MAX_SUBSCRIPTION_TYPES
         for start in range(0, len(alarm_types), size):
-            params = QueryLatestParams(alarm_types[start : start + size])
+            params = model.QueryLatestParams(alarm_types[start : start + size])
             events = query_all(self._engine.query, params, limits.MAX_ALARM_STATES + 1)
             found.update([(event.type, _says_raised(event)) async for event in events])
         for alarm_type, state in found.items():
@@ -334,8 +318,8 @@ class _Alarms:
         return found
 
 
-def _says_raised(event: Event) -> bool:
-    if not isinstance(event.payload, JsonPayload):
+def _says_raised(event: model.Event) -> bool:
+    if not isinstance(event.payload, model.JsonPayload):
         return False
     try:
         return msgspec.json.decode(event.payload.data, type=_AlarmPayload).state == "RAISED"

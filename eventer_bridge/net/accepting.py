@@ -1,7 +1,7 @@
 """Accepting connections, for all wires.
 
-The loop's own ``create_server`` is not used: a connection is to be counted, and perhaps
-refused, before it costs anything. A listener out of descriptors pauses briefly and continues.
+The loop's own ``create_server`` is not used: a connection is counted, and perhaps refused, before
+it costs anything. A listener out of descriptors pauses briefly and continues.
 
 Runs on the event loop's thread.
 """
@@ -9,24 +9,29 @@ Runs on the event loop's thread.
 import asyncio
 import contextlib
 import errno
+import functools
 import logging
 import socket
 import ssl
 import time
 from collections.abc import Callable
-from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from hat import aio
+from typing_extensions import override
 
 from eventer_bridge import limits as core_limits
 from eventer_bridge.net import limits
 from eventer_bridge.net.admission import Admission, RefusedError, Slot
 from eventer_bridge.net.sockets import has_sent, watch_peer
 from eventer_bridge.net.stats import CloseReason, ServerStats
+from eventer_bridge.net.stream import Stream
+from eventer_bridge.resources import Resource, closed_on_error
 
 mlog = logging.getLogger(__name__)
 audit = logging.getLogger("audit")
+
+StreamT = TypeVar("StreamT", bound=Stream[Any])
 
 FactoryCb: TypeAlias = Callable[[Slot], asyncio.BaseProtocol]
 """Creates the protocol of a connection that was established: over TLS, after the handshake. It
@@ -59,36 +64,31 @@ async def listen(
     """Listen for TCP connections.
 
     Args:
-        host: address or name to listen on; empty: all addresses.
-        port: TCP port; 0 takes a free one (see :attr:`Acceptor.port`).
+        host: address or name; empty: all addresses.
+        port: 0 takes a free one (:attr:`Acceptor.port`).
         make_protocol: see :data:`FactoryCb`.
         admission: the process' slots; None: its own.
         stats: counters.
-        tls: TLS context for all connections; None for plain TCP.
+        tls: for all connections; None for plain TCP.
         handshake_timeout_s: time limit for the TLS handshake.
 
     Raises:
         OSError: listening on the address failed.
     """
-    acceptor = Acceptor(
-        make_protocol,
-        Admission() if admission is None else admission,
-        ServerStats() if stats is None else stats,
-        tls,
-        handshake_timeout_s,
-    )
-    try:
+    admission, stats = admission or Admission(), stats or ServerStats()
+    acceptor = Acceptor(make_protocol, admission, stats, tls, handshake_timeout_s)
+    async with closed_on_error(acceptor):
         await acceptor._listen(host, port)
-    except BaseException:
-        await aio.uncancellable(acceptor.async_close())
-        raise
     return acceptor
 
 
-class Acceptor(aio.Resource):
+class Acceptor(Resource):
     """Accepts connections until it is closed. Created by :func:`listen`.
 
     Closing it ends handshakes in progress; established connections belong to their owner.
+
+    Attributes:
+        port: TCP port in use.
     """
 
     def __init__(
@@ -110,20 +110,9 @@ class Acceptor(aio.Resource):
                 "ssl_shutdown_timeout": limits.CLOSE_TIMEOUT_S,
             }
         self._loop = asyncio.get_running_loop()
-        self._port = 0
+        self.port = 0
         self._listeners: list[socket.socket] = []
         self._failure_logged_at = -limits.ACCEPT_FAILURE_LOG_S
-        self._async_group = aio.Group()
-
-    @property
-    def async_group(self) -> aio.Group:
-        """Group of the acceptor's tasks."""
-        return self._async_group
-
-    @property
-    def port(self) -> int:
-        """TCP port in use."""
-        return self._port
 
     def use_tls(self, tls: ssl.SSLContext) -> None:
         """Replace the TLS context, for handshakes that begin from now on."""
@@ -149,9 +138,9 @@ class Acceptor(aio.Resource):
             ]
             opened.pop_all()
         self._listeners = listeners
-        self._port = int(listeners[0].getsockname()[1])
+        self.port = int(listeners[0].getsockname()[1])
         for listener in listeners:
-            self._async_group.spawn(self._accept_loop, listener)
+            self.async_group.spawn(self._accept_loop, listener)
 
     async def _accept_loop(self, listener: socket.socket) -> None:
         with listener, self._admission.listening():
@@ -195,7 +184,9 @@ class Acceptor(aio.Resource):
 
     async def _admit(self, tcp: socket.socket, host: str, peer: str) -> None:
         try:
-            slot = await self._admission.enter(host, peer, self._stats, partial(has_sent, tcp))
+            slot = await self._admission.enter(
+                host, peer, self._stats, functools.partial(has_sent, tcp)
+            )
         except RefusedError as e:
             tcp.close()
             self._stats.refused[e.reason] += 1
@@ -203,7 +194,7 @@ class Acceptor(aio.Resource):
             mlog.warning("connection refused", extra=extra)
             audit.info("refused", extra=extra)
             return
-        self._async_group.spawn(self._open, tcp, slot)
+        self.async_group.spawn(self._open, tcp, slot)
 
     async def _open(self, tcp: socket.socket, slot: Slot) -> None:
         """Connect an accepted socket to its protocol, after TLS."""
@@ -254,7 +245,7 @@ class Acceptor(aio.Resource):
         now = time.monotonic()
         if now - self._failure_logged_at > limits.ACCEPT_FAILURE_LOG_S:
             self._failure_logged_at = now
-            extra = {"port": self._port, "reason": error.strerror}
+            extra = {"port": self.port, "reason": error.strerror}
             mlog.error("no connections can be accepted at the moment", extra=extra)
 
 
@@ -267,6 +258,7 @@ class _Opening(asyncio.Protocol):
         self._make_protocol = make_protocol
         self._slot = slot
 
+    @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         try:
             protocol = self._make_protocol(self._slot)
@@ -293,3 +285,74 @@ def _listening_socket(family: int, address: Any) -> socket.socket:
         listener.close()
         raise OSError(e.errno, f"{address[0]}:{address[1]}: {e.strerror}") from e
     return listener
+
+
+async def listen_for_streams(
+    host: str,
+    port: int,
+    make_stream: Callable[[set[StreamT], Slot], StreamT],
+    *,
+    admission: Admission | None = None,
+    stats: ServerStats | None = None,
+    tls: ssl.SSLContext | None = None,
+    handshake_timeout_s: float = limits.FIRST_MESSAGE_TIMEOUT_S,
+) -> "StreamListener[StreamT]":
+    """As :func:`listen`, for connections of a wire.
+
+    Args:
+        make_stream: creates a connection, from the set of the listener's connections and a slot.
+    """
+    streams: set[StreamT] = set()
+    make = functools.partial(make_stream, streams)
+    acceptor = await listen(
+        host,
+        port,
+        make,
+        admission=admission,
+        stats=stats,
+        tls=tls,
+        handshake_timeout_s=handshake_timeout_s,
+    )
+    return StreamListener(acceptor, streams)
+
+
+class StreamListener(Resource, Generic[StreamT]):
+    """Accepts connections. Created by :func:`listen_for_streams`.
+
+    Closing it stops accepting and closes the connections, in bounded time.
+    """
+
+    def __init__(self, acceptor: Acceptor, streams: set[StreamT]) -> None:
+        self.port = acceptor.port
+        self._acceptor = acceptor
+        self._streams = streams
+        self.async_group.spawn(aio.call_on_cancel, self._stop)
+        self.async_group.spawn(self._sweep_loop)
+
+    @property
+    def streams(self) -> frozenset[StreamT]:
+        """Connections that still exist."""
+        return frozenset(self._streams)
+
+    def use_tls(self, tls: ssl.SSLContext) -> None:
+        """Replace the TLS context, for new connections."""
+        self._acceptor.use_tls(tls)
+
+    async def stop_accepting(self) -> None:
+        """Accept no new connections; existing ones continue."""
+        self._acceptor.stop()
+        await self._acceptor.async_close()  # no more connections come from here on
+
+    async def _sweep_loop(self) -> None:
+        while True:
+            await asyncio.sleep(core_limits.SWEEP_PERIOD_S)
+            now = time.monotonic()
+            for stream in tuple(self._streams):
+                stream.guard(stream.sweep, now)
+
+    async def _stop(self) -> None:
+        await self.stop_accepting()
+        streams = tuple(self._streams)
+        for stream in streams:
+            stream.guard(stream.close, CloseReason.SERVER_CLOSING)
+        await asyncio.gather(*(stream.wait_lost() for stream in streams))

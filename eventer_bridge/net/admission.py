@@ -13,7 +13,7 @@ lose its slot only after a grace period for its handshake; the exceptions are a 
 an address that used up its share (an honest peer sends at once), and one of an address with
 more than the newcomer's. If no connection may go, a newcomer whose address has no slot waits
 (in the kernel, with those behind it); any other is refused. Silent peers, one or many,
-therefore keep nobody out, and a thousand honest clients that reconnect at once do not evict
+therefore keep no client out, and a thousand honest clients that reconnect at once do not evict
 each other.
 
 Runs on the event loop's thread.
@@ -22,15 +22,17 @@ Runs on the event loop's thread.
 import asyncio
 import contextlib
 import time
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
 
+from eventer_bridge.memory import MemoryShare, account_of_process
 from eventer_bridge.net import limits
-from eventer_bridge.net.backoff import LoginBackoff
-from eventer_bridge.net.newcomers import Newcomers
 from eventer_bridge.net.quota import Bounds, Quota, address_of
 from eventer_bridge.net.stats import RefusedSlot, ServerStats
-from eventer_bridge.sharing.memory import MemoryShare, account_of_process
 from eventer_bridge.slices import Turns
+
+T = TypeVar("T")
 
 
 class RefusedError(Exception):
@@ -45,12 +47,12 @@ class Slot:
     """A connection's slot. Created by :meth:`Admission.enter`, given back by :meth:`release`.
 
     Attributes:
-        peer: the peer's address and port, as logs name it.
+        peer: address and port, as logs name it.
         address: key for counting (``quota.address_of``).
         accepted_at: time of ``accept``, by ``time.monotonic()``.
         has_sent: returns whether the peer has sent anything.
         was_taken: whether another connection took the slot.
-        share: memory that is held for the peer.
+        share: memory held for the peer.
         turns: queue of connections that sent much.
     """
 
@@ -101,14 +103,10 @@ class Slot:
             close()
 
     def establish(self, quota: Quota | None = None) -> bool:
-        """Make the connection a known one.
+        """Make the connection a known one; ``quota`` is that of its wire, besides the process'.
 
-        Args:
-            quota: of its wire, besides that of the process.
-
-        Returns:
-            False if there are too many known connections, or this one was closed meanwhile.
-            Later calls return true.
+        Returns False if there are too many known connections, or this one was closed meanwhile.
+        Later calls return True.
         """
         if self._is_known:
             return True
@@ -124,14 +122,13 @@ class Slot:
         return True
 
     def login_failed(self) -> float:
-        """Note that the client gave a wrong name or token.
+        """Note a wrong name or token; returns the seconds to wait before answering.
 
-        Returns:
-            Seconds to wait before answering. The slot is held until then, even if the client
-            leaves: trying again on another connection is no quicker.
+        The slot is held until then, even if the client leaves: trying again on another connection
+        is no quicker.
         """
         now = time.monotonic()
-        delay_s = self._admission._backoff.failed(self.address, now)
+        delay_s = self._admission._penalties.failed(self.address, now)
         self._held_until = now + delay_s
         return delay_s
 
@@ -162,10 +159,7 @@ class Slot:
 
 
 class Admission:
-    """See the module. One for all listeners of a process.
-
-    Args:
-        bounds: limits on the number of connections.
+    """The slots of all listeners of a process, within bounds.
 
     Attributes:
         memory: what the process holds for its peers.
@@ -180,7 +174,7 @@ class Admission:
         self._new: Newcomers[Slot] = Newcomers(lambda slot: slot.has_sent())
         self._known = Quota(self.bounds.known, self.bounds.known_per_address)
         self._has_room = asyncio.Event()
-        self._backoff = LoginBackoff()
+        self._penalties = LoginPenalties()
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
@@ -199,13 +193,7 @@ class Admission:
     async def enter(
         self, host: str, peer: str, stats: ServerStats, has_sent: Callable[[], bool]
     ) -> Slot:
-        """Wait for a slot for an accepted connection.
-
-        Args:
-            host: the peer's numeric address.
-            peer: the peer's name for logs.
-            stats: the listener's counters.
-            has_sent: returns whether the peer has sent anything.
+        """Wait for a slot for an accepted connection; arguments as attributes of :class:`Slot`.
 
         Raises:
             RefusedError: there is none; the connection is to be closed.
@@ -257,3 +245,134 @@ class Admission:
         if slot in self._new:
             self._new.remove(slot)
             self._has_room.set()
+
+
+class Newcomers(Generic[T]):
+    """New connections by age, by address, and by the number of entries of an address.
+
+    Every operation takes constant time: they are most frequent when there are most entries.
+
+    Args:
+        has_sent: returns whether an entry's peer has sent anything; called only when needed.
+
+    Attributes:
+        largest_count: number of entries of the address that has most.
+    """
+
+    def __init__(self, has_sent: Callable[[T], bool]) -> None:
+        self._has_sent = has_sent
+        self._all: dict[T, str] = {}
+        self._of_all: _Victims[T] = _Victims()
+        self._by_address: dict[str, _Victims[T]] = {}
+        # addresses by the number of their entries; the largest number is known
+        self._by_count: defaultdict[int, OrderedDict[str, None]] = defaultdict(OrderedDict)
+        self.largest_count = 0
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __contains__(self, entry: T) -> bool:
+        return entry in self._all
+
+    def count(self, address: str) -> int:
+        """Number of entries of an address."""
+        entries = self._by_address.get(address)
+        return 0 if entries is None else len(entries)
+
+    def victim_of_all(self) -> T:
+        """The oldest silent entry of all, or the oldest if none is silent."""
+        return self._of_all.victim(self._has_sent)
+
+    def victim(self, address: str) -> T:
+        """The oldest silent entry of an address, or the oldest if none is silent."""
+        return self._by_address[address].victim(self._has_sent)
+
+    def victim_of_largest(self) -> T:
+        """As :meth:`victim`, of an address that has most."""
+        return self.victim(next(iter(self._by_count[self.largest_count])))
+
+    def add(self, entry: T, address: str) -> None:
+        """Add an entry, the youngest."""
+        self._all[entry] = address
+        self._of_all.add(entry)
+        entries = self._by_address.setdefault(address, _Victims())
+        entries.add(entry)
+        self._recount(address, len(entries) - 1, len(entries))
+
+    def remove(self, entry: T) -> None:
+        """Remove an existing entry."""
+        address = self._all.pop(entry)
+        self._of_all.remove(entry)
+        entries = self._by_address[address]
+        entries.remove(entry)
+        if not len(entries):
+            del self._by_address[address]
+        self._recount(address, len(entries) + 1, len(entries))
+
+    def _recount(self, address: str, before: int, after: int) -> None:
+        if before:
+            del self._by_count[before][address]
+        if after:
+            self._by_count[after][address] = None
+        self.largest_count = max(self.largest_count, after)
+        if before and not self._by_count[before]:
+            del self._by_count[before]
+            if before == self.largest_count:
+                self.largest_count = after
+
+
+class _Victims(Generic[T]):
+    """Entries of one address, or of all; both parts in the order they were added."""
+
+    __slots__ = ("_maybe_silent", "_sent")
+
+    def __init__(self) -> None:
+        self._maybe_silent: OrderedDict[T, None] = OrderedDict()
+        self._sent: OrderedDict[T, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._maybe_silent) + len(self._sent)
+
+    def add(self, entry: T) -> None:
+        self._maybe_silent[entry] = None
+
+    def remove(self, entry: T) -> None:
+        of_kind = self._sent if entry in self._sent else self._maybe_silent
+        del of_kind[entry]
+
+    def victim(self, has_sent: Callable[[T], bool]) -> T:
+        while self._maybe_silent:
+            entry = next(iter(self._maybe_silent))
+            if not has_sent(entry):
+                return entry
+            # each entry moves once
+            self._sent[entry] = self._maybe_silent.pop(entry)
+        return next(iter(self._sent))
+
+
+class LoginPenalties:
+    """Delays of answers to wrong names or tokens, for the addresses that failed most recently.
+
+    Each address has a few free attempts; after them, its answers are spaced out in time, over all
+    its connections. A correct login is answered at once, even from that address.
+    """
+
+    def __init__(self) -> None:
+        # when the penalty of an address ends
+        self._settled_at: OrderedDict[str, float] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._settled_at)
+
+    def failed(self, address: str, now: float) -> float:
+        """A login from this address failed; returns the delay of its answer in seconds."""
+        free_s = limits.FREE_LOGIN_FAILURES * limits.LOGIN_FAILURE_PERIOD_S
+        penalty_s = (
+            max(0.0, self._settled_at.pop(address, now) - now) + limits.LOGIN_FAILURE_PERIOD_S
+        )
+        # bounds the penalty that is left after many attempts
+        penalty_s = min(penalty_s, free_s + limits.MAX_LOGIN_DELAY_S)
+        self._settled_at[address] = now + penalty_s
+        if len(self._settled_at) > limits.MAX_FAILED_ADDRESSES:
+            self._settled_at.popitem(last=False)
+        return max(0.0, penalty_s - free_s)

@@ -1,22 +1,49 @@
-"""Framing of 002 and 003: a header byte m, m bytes of length k, k bytes of message.
+"""Protocols without I/O, and the framing of 002 and 003.
 
-Sans I/O. ``k`` is big-endian; ``m`` is 1 to 255, and headers longer than needed are accepted, as
-neither document bounds ``m``. A message and its length have at least one byte each.
+A frame is a header byte m, m bytes of length k, and k bytes of message. ``k`` is
+big-endian; ``m`` is 1 to 255, and headers longer than needed are accepted, as neither document
+bounds ``m``. A message and its length have at least one byte each.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
 from eventer_bridge.errors import FrameError, RemoteProtocolError
 from eventer_bridge.net.limits import BATCH_BYTES
 
+MessageT_co = TypeVar("MessageT_co", covariant=True)
+
+
+class SansIo(Protocol[MessageT_co]):
+    """A wire's protocol, without I/O, as ``Stream`` needs it."""
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes of messages that are incomplete or not taken yet."""
+
+    def receive_data(self, data: bytes, /) -> None:
+        """Buffer bytes from the peer."""
+
+    def receive_eof(self) -> None:
+        """The peer sends no more.
+
+        Raises:
+            RemoteProtocolError: the stream ended within a message.
+        """
+
+    def next_message(self) -> MessageT_co | None:
+        """The next message; None if more bytes are needed for it.
+
+        Raises:
+            RemoteProtocolError: the peer broke the protocol; nothing is read from then on.
+        """
+
+    def discard(self) -> None:
+        """Drop buffered bytes: the connection is gone."""
+
 
 def encode_frame(message: bytes) -> bytes:
-    """A message with the shortest header.
-
-    Args:
-        message: at least one byte.
-    """
+    """A message, of at least one byte, with the shortest header."""
     length = len(message)
     return (_HEADERS[length] if length < len(_HEADERS) else _header(length)) + message
 
@@ -58,11 +85,11 @@ class FrameDecoder:
     cut.
 
     Args:
-        max_frame_bytes: the largest message accepted.
         content: description of a message, for the text of errors ("a JSON message").
 
     Attributes:
-        max_frame_bytes: may be changed at any time; messages that are cut already were accepted.
+        max_frame_bytes: the largest message accepted; may be changed at any time. Messages that are
+            cut already were accepted.
         frames: messages that are cut but not taken, the next one first.
         buffered_bytes: bytes fed of messages that are not taken. Headers of those that came
             together count until the last of them is taken.
@@ -243,11 +270,9 @@ class FrameDecoder:
             )
 
     def _missing(self) -> tuple[int, int] | None:
-        """Progress of an incomplete message.
+        """Size of an incomplete message, and the bytes received of it.
 
-        Returns:
-            Its size and the bytes received of it; (0, n) if only n bytes of a header were
-            received; None if nothing or all of it was received.
+        (0, n) if only n bytes of a header were received; None if nothing or all of it was.
         """
         if not self._frame_end and not self._read_header():
             return (0, self.buffered_bytes) if self.buffered_bytes else None

@@ -70,7 +70,7 @@ MAX_FRAME_BYTES: Final = 16 << 20
 
 MAX_ANSWER_FRAME_BYTES: Final = 256 << 20
 """The same for outgoing connections: other servers may answer a query in one message of any
-size, as long as a gateway has memory for it (``sharing.memory``)."""
+size, as long as a gateway has memory for it (``memory``)."""
 
 MAX_PEER_CONVERSATIONS: Final = 1_024
 """Conversations of a peer that await our reply; with so many, it is not read from. Also those that
@@ -79,6 +79,16 @@ the peer began and does not continue; with more, it is closed."""
 MAX_OWN_CONVERSATIONS: Final = 65_536
 """Our conversations that the peer has not ended, at about 0.3 kB each. A peer that left so many
 unanswered will not answer the next one."""
+
+MIN_REQUESTS_TOGETHER: Final = 4
+"""Requests of a peer that are handled faster together than one by one."""
+
+MAX_CACHED_HEADS: Final = 64
+"""Types of messages, with their flags, whose encoding is kept; both peers send a dozen."""
+
+MAX_CACHED_INTEGERS: Final = 256
+"""Leading groups of encoded Integers that are kept: connections and sessions count on side by side;
+30 kB."""
 
 # --- turns and buffers ------------------------------------------------------------------
 
@@ -106,7 +116,7 @@ SEND_HIGH_WATER_BYTES: Final = 1 << 20
 
 KERNEL_UNSENT_BYTES: Final = 512 << 10
 """Unsent bytes that the kernel buffers for a peer. By default it buffers up to 4 MB: 830 MB for 200
-peers that read nothing, which nobody counts, and which the loop has to copy."""
+peers that read nothing, which is not counted, and which the loop has to copy."""
 
 MAX_SEND_BUFFER_BYTES: Final = 32 << 20
 """The same, above which another message closes the peer. A single message, of any size, never

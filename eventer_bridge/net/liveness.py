@@ -53,12 +53,7 @@ class Liveness:
         self.has_heard = True
 
     def check(self, now: float, sent_bytes: int = 0) -> Verdict:
-        """Check the peer; call it periodically.
-
-        Args:
-            now: monotonic seconds.
-            sent_bytes: total bytes sent to the peer.
-        """
+        """Check the peer; ``sent_bytes`` is the total of bytes sent to it. Call it periodically."""
         has_sent = self._is_postponed_by_sending and sent_bytes != self._sent_bytes
         self._sent_bytes = sent_bytes
         if self.has_heard:

@@ -1,21 +1,22 @@
-"""Limits on the number of connections: per address, and in total.
+"""Limits on the number of connections: per address, in total, and by the limit of open files.
 
 An address is a unit that a peer cannot easily multiply: an IPv4 address, or an IPv6 network
 (/64), since each host can use all its 2**64 addresses.
 """
 
 import ipaddress
+import resource
+import sys
 from typing import NamedTuple
 
+from typing_extensions import override
+
+from eventer_bridge.errors import LimitError
 from eventer_bridge.net import limits
 
 
 def address_of(host: str) -> str:
-    """The address that connections from this host are counted by.
-
-    Args:
-        host: numeric, as ``socket.accept`` returns it.
-    """
+    """The address by which connections from this numeric host are counted."""
     ip = ipaddress.ip_address(host)
     if ip.version == 4:
         return host
@@ -57,12 +58,7 @@ class Bounds(NamedTuple):
 
 
 class Quota:
-    """Counts connections against a total and a bound per address.
-
-    Args:
-        max_connections: total.
-        max_per_address: bound of each address.
-    """
+    """Counts connections against a total and a bound per address."""
 
     def __init__(self, max_connections: int, max_per_address: int) -> None:
         self._max_connections = max_connections
@@ -85,3 +81,58 @@ class Quota:
         self._by_address[address] -= 1
         if not self._by_address[address]:
             del self._by_address[address]
+
+
+def raise_file_limit() -> None:
+    """Raise this process' limit of open files as far as permitted."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # refused where "unlimited" exceeds the kernel's limit: the limit stays as it is
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError):
+        return
+
+
+def file_limit() -> int:
+    """How many files this process may have open; a number that is never reached, if any."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft
+
+
+class Descriptors(NamedTuple):
+    """The limit of open files, and the connections it allows with a reserve for the store."""
+
+    limit: int
+    bounds: Bounds
+
+    @classmethod
+    def find(cls) -> "Descriptors":
+        """Read the limit of this process.
+
+        Raises:
+            LimitError: it is too low for a store and a few connections.
+        """
+        soft = file_limit()
+        least = limits.RESERVED_DESCRIPTORS + limits.MIN_CONNECTIONS
+        usual = Bounds.usual()
+        if soft == sys.maxsize:
+            return cls(limits.RESERVED_DESCRIPTORS + usual.new + usual.known, usual)
+        if soft < least:
+            raise LimitError(
+                f"open files are limited to {soft} (ulimit -n): the store and a few connections"
+                f" need {least} at least"
+            )
+        return cls(soft, usual.fitting(soft - limits.RESERVED_DESCRIPTORS))
+
+    @property
+    def are_enough(self) -> bool:
+        """Whether the usual number of connections fits."""
+        return self.bounds == Bounds.usual()
+
+    @override
+    def __str__(self) -> str:
+        bounds = self.bounds
+        return (
+            f"open files are limited to {self.limit} (ulimit -n): at most {bounds.known} clients"
+            f" and {bounds.new} connections before init"
+        )

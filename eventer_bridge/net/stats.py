@@ -45,11 +45,10 @@ class ServerStats:
     Attributes:
         connections: open connections (from ``accept`` on, with or without init).
         clients: initialised connections.
-        accepted: connections accepted.
         frames_in, frames_out: messages received and sent.
         bytes_in, bytes_out: their bytes, with framing.
-        events_registered: events registered by clients; not those added by modules.
-        events_notified: events sent in notifications, counted per receiver.
+        events_registered: by clients; not those added by modules.
+        events_notified: counted per receiver.
         declined: connections whose init was declined.
         rejected: refused registrations by reason.
         outcome_unknown: registrations that may or may not be stored.

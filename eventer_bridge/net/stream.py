@@ -1,60 +1,90 @@
 """One connection: everything that all wires have in common.
 
-A wire provides its protocol state without I/O (``sans_io``) and handles its messages
-(:meth:`Stream.on_message`; others in ``stream_hooks``)::
+A wire provides its protocol state without I/O (``framing.SansIo``) and handles its messages
+(:meth:`Stream.on_message` and the other hooks)::
 
     socket ─▶ data_received ─▶ protocol.receive_data
                                protocol.next_message ─▶ on_message ─▶ send ─┐
     socket ◀──────────────────────────────── flush, once per turn ◀─────────┘
 
-Nothing here grows without bound. Reading is paused while there is a reason (``pause``):
-the wire asks for it, the peer sent so many messages at once that other connections get their
-turn first, or the peer of an accepted connection does not read. An outgoing connection keeps
-reading in that case: if both ends stopped, neither would ever resume. A peer that reads too
-slowly is closed, and so is one that holds much memory when all together hold too much
-(``sharing.memory``).
+Nothing here grows without bound. Reading is paused while there is a reason (:class:`Pause`): the
+wire asks for it, the peer sent so many messages at once that other connections get their turn
+first, or the peer of an accepted connection does not read. An outgoing connection keeps reading in
+that case: if both ends stopped, neither would ever resume. A peer that reads too slowly is closed,
+and so is one that holds much memory when all together hold too much (``memory``).
 
-:meth:`Stream.sweep` checks all deadlines, once a second (``deadlines``). An accepted connection
-closes in two steps if possible (``closing``).
+:meth:`Stream.sweep` checks all deadlines, once a second. An accepted connection closes in two steps
+if possible (``sockets.Closing``).
 
 Runs on the event loop's thread.
 """
 
 import asyncio
+import enum
 import functools
 import logging
 import math
 import ssl
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, ParamSpec, TypeVar, cast
+from typing import Any, ClassVar, Final, Generic, ParamSpec, TypeVar, cast
+
+from hat import aio
+from typing_extensions import override
 
 from eventer_bridge import limits as core_limits
 from eventer_bridge.errors import ClosedError, RemoteProtocolError
+from eventer_bridge.memory import MemoryShare, account_of_process
 from eventer_bridge.net import limits
 from eventer_bridge.net.admission import Slot
-from eventer_bridge.net.closing import Closing
-from eventer_bridge.net.deadlines import Deadlines
-from eventer_bridge.net.liveness import Liveness
-from eventer_bridge.net.pause import BACK_PRESSURE, Pause
-from eventer_bridge.net.sans_io import SansIo
-from eventer_bridge.net.sockets import watch_peer, write_parts
+from eventer_bridge.net.framing import SansIo
+from eventer_bridge.net.liveness import Liveness, Verdict
+from eventer_bridge.net.sockets import Closing, TcpState, tcp_state, watch_peer, write_parts
 from eventer_bridge.net.stats import CloseReason, ServerStats
-from eventer_bridge.net.stream_hooks import StreamHooks
-from eventer_bridge.net.tcp_state import TcpState, tcp_state
-from eventer_bridge.sharing.memory import MemoryShare, account_of_process
+from eventer_bridge.resources import Resource
 
 P = ParamSpec("P")
 MessageT = TypeVar("MessageT")
 
 
-class Stream(StreamHooks[MessageT], asyncio.Protocol):
-    """See the module.
+class Pause(enum.StrEnum):
+    """Reasons for not reading from a connection."""
+
+    CORE_FULL = "the core is full"
+    REGISTRATIONS_FULL = "too many of its registrations are in progress"
+    QUERIES_FULL = "too many of its queries wait"
+    CONVERSATIONS_FULL = "too many of its conversations await an answer"
+    WRITE_BLOCKED = "it does not read"
+    TURN_OVER = "others get their turn"
+    LARGE_MESSAGE = "a large message of it is being handled"
+    LOGIN = "its token is being checked"
+    REPLAY = "what it missed is being looked up"
+    DECLINED = "it is to be declined after a while"
+    QUOTA = "its client sent more than it may"
+    USER = "its user takes no more"
+    CLOSING = "it is closing"
+
+
+BACK_PRESSURE: Final = frozenset(
+    {
+        Pause.CORE_FULL,
+        Pause.REGISTRATIONS_FULL,
+        Pause.QUERIES_FULL,
+        Pause.CONVERSATIONS_FULL,
+        Pause.WRITE_BLOCKED,
+        Pause.TURN_OVER,
+        Pause.USER,
+    }
+)
+"""Reasons that hold a peer back. Messages sent before its end are processed nevertheless: they
+are few, and the connection may be lost any moment. Not after ``QUOTA``, which one could evade by
+ending connections."""
+
+
+class Stream(asyncio.Protocol, Generic[MessageT]):
+    """A connection; see the module.
 
     Args:
-        protocol: of the wire.
-        stats: counters.
-        liveness: decides when to ping the peer.
         slot: of an accepted connection; None for an outgoing one.
         streams: the set that holds the connection while it exists.
 
@@ -68,14 +98,13 @@ class Stream(StreamHooks[MessageT], asyncio.Protocol):
             others had their turn.
         has_ended: whether the peer sends no more.
         is_write_blocked: whether senders are to wait, see :meth:`drain`.
-        n_messages: messages that were handled so far.
-        read_bytes: bytes that were received so far.
-        held_bytes: memory that is held for the peer, besides what it has not read and what was not
-            taken yet (:meth:`hold`).
-        written_bytes: bytes that were given to the system so far.
-        deadlines: of the connection while it is open.
+        n_messages: messages handled so far.
+        read_bytes, written_bytes: received, and given to the system, so far.
+        held_bytes: memory held for the peer, besides what it has not read and what was not taken
+            yet (:meth:`hold`).
         close_reason: None while the connection is open.
         lost: done when the connection is gone.
+        peer: address of the peer, as logs name it.
     """
 
     __slots__ = (
@@ -86,12 +115,15 @@ class Stream(StreamHooks[MessageT], asyncio.Protocol):
         "_is_buffering",
         "_is_leaving",
         "_is_processing",
+        "_last_left_bytes",
         "_liveness",
         "_loop",
-        "_peer",
+        "_message_deadline_s",
+        "_n_messages_seen",
         "_sans_io",
         "_share",
         "_slot",
+        "_stall_deadline_s",
         "_stats",
         "_streams",
         "_transport",
@@ -100,7 +132,7 @@ class Stream(StreamHooks[MessageT], asyncio.Protocol):
         "bytes_in_cb",
         "client",
         "close_reason",
-        "deadlines",
+        "first_deadline_s",
         "has_ended",
         "held_bytes",
         "is_write_blocked",
@@ -108,6 +140,7 @@ class Stream(StreamHooks[MessageT], asyncio.Protocol):
         "n_messages",
         "owner",
         "pauses",
+        "peer",
         "read_bytes",
         "was_paused",
         "written_bytes",
@@ -137,7 +170,7 @@ class Stream(StreamHooks[MessageT], asyncio.Protocol):
         self._share = None if slot is None else slot.share
         self._streams = streams
         self._loop = asyncio.get_running_loop()
-        self._peer = "unknown" if slot is None else slot.peer
+        self.peer = "unknown" if slot is None else slot.peer
         self.owner = "" if slot is None else slot.address
         self.client: str | None = None
         self.bytes_in_cb: Callable[[int], None] | None = None
@@ -155,7 +188,10 @@ class Stream(StreamHooks[MessageT], asyncio.Protocol):
         self.written_bytes = 0
         self._drained: asyncio.Future[None] | None = None
         self.n_messages = 0
-        self.deadlines = Deadlines(liveness)
+        self.first_deadline_s = self._message_deadline_s = math.inf
+        self._n_messages_seen = 0
+        self._stall_deadline_s = 0.0
+        self._last_left_bytes = 0
         self.close_reason: CloseReason | None = None
         self._closing: Closing | None = None  # while it is open
         self.lost: asyncio.Future[None] = self._loop.create_future()
@@ -166,13 +202,8 @@ class Stream(StreamHooks[MessageT], asyncio.Protocol):
     def log_extra(self) -> dict[str, object]:
         """Fields of the connection for log records."""
         if self.client is None:
-            return {"peer": self._peer}
-        return {"peer": self._peer, "client": self.client}
-
-    @property
-    def peer(self) -> str:
-        """Address of the peer, as logs name it."""
-        return self._peer
+            return {"peer": self.peer}
+        return {"peer": self.peer, "client": self.client}
 
     @property
     def is_accepted(self) -> bool:
@@ -214,8 +245,8 @@ class Stream(StreamHooks[MessageT], asyncio.Protocol):
     def hold(self, n_bytes: int) -> bool:
         """Count so much more memory as held for the peer; negative: so much less.
 
-        Returns:
-            Whether the connection is open; it may be closed by this, and then nothing is to wait.
+        Returns whether the connection is open; it may be closed by this, and then nothing is to
+        wait.
         """
         self.held_bytes += n_bytes
         if n_bytes > 0:
@@ -289,14 +320,12 @@ class Stream(StreamHooks[MessageT], asyncio.Protocol):
     def check_open(self) -> None:
         """Raise ``ClosedError`` if the connection is closed."""
         if self.close_reason is not None:
-            raise ClosedError(f"{self._peer}: {self.close_text}")
+            raise ClosedError(f"{self.peer}: {self.close_text}")
 
     def pause_reading(self, reason: Pause) -> None:
         """Stop reading, which holds the peer back; message callbacks stop at once.
 
-        Args:
-            reason: to be passed to :meth:`resume_reading`. Reading resumes when no reason is
-                left.
+        Reading resumes when every reason is withdrawn (:meth:`resume_reading`).
         """
         if not self.pauses and self._is_readable():
             self._transport.pause_reading()
@@ -373,20 +402,66 @@ class Stream(StreamHooks[MessageT], asyncio.Protocol):
         assert self._closing is not None
         await self._closing.wait_lost(self.lost)
 
+    # --- hooks of the wire, with what happens where it has none -----------------------------
+
+    def on_open(self) -> None:
+        """There is a connection (over TLS: the handshake is done)."""
+
+    def on_message(self, message: MessageT) -> None:
+        """A message came; must not block.
+
+        Raises:
+            RemoteProtocolError: it closes the connection, with :meth:`on_protocol_error`.
+        """
+        raise NotImplementedError
+
+    def on_protocol_error(self, error: RemoteProtocolError) -> None:
+        """The peer broke the protocol."""
+        self.close(CloseReason.PROTOCOL_ERROR, detail=str(error), level=logging.WARNING)
+
+    def on_lost(self, error: Exception | None) -> None:
+        """The peer has ended (None) or the connection is lost: close it."""
+        if error is None:
+            self.close(CloseReason.PEER_CLOSED)
+        else:
+            self.close(CloseReason.LOST, detail=str(error))
+
+    def on_closing(self) -> None:
+        """The connection is closed, here or by the peer: no more sending or receiving."""
+
+    def on_closed(self, reason: CloseReason) -> None:
+        """The connection is gone; the last call, made once."""
+
+    def on_sweep(self) -> None:
+        """Check further deadlines; once a second, unless reading was paused since the last call."""
+
+    def probe(self) -> None:
+        """Send a message that the peer must answer, if the wire has one."""
+
+    @property
+    def first_message_timeout_s(self) -> float:
+        """Time limit from ``accept`` to the first message (:meth:`clear_first_deadline`)."""
+        return limits.FIRST_MESSAGE_TIMEOUT_S
+
+    @property
+    def is_answering(self) -> bool:
+        """Whether the peer waits for an answer."""
+        return False
+
     # --- asyncio.Protocol -----------------------------------------------------------------
 
+    @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """There is a connection (over TLS: the handshake is done)."""
         # uvloop's transports are no subclasses of asyncio.Transport
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=limits.SEND_HIGH_WATER_BYTES)
         if self._slot is None:
             if name := transport.get_extra_info("peername"):
-                self._peer = f"{name[0]}:{name[1]}"
+                self.peer = f"{name[0]}:{name[1]}"
             if tcp := transport.get_extra_info("socket"):
                 watch_peer(tcp)
         else:
-            self.deadlines.first_message_s = self._slot.accepted_at + self.first_message_timeout_s
+            self.first_deadline_s = self._slot.accepted_at + self.first_message_timeout_s
             self._slot.when_taken(lambda: self.abort(CloseReason.SLOT_TAKEN))
             self._slot.share.when_lost(self._on_share_lost)
         if self._streams is not None:
@@ -394,8 +469,8 @@ class Stream(StreamHooks[MessageT], asyncio.Protocol):
         if self.close_reason is None:  # its slot may have been taken
             self.guard(self.on_open)
 
+    @override
     def data_received(self, data: bytes) -> None:
-        """Bytes arrived."""
         if self.close_reason is not None:
             assert self._closing is not None
             self._closing.drop(len(data))
@@ -421,6 +496,7 @@ class Stream(StreamHooks[MessageT], asyncio.Protocol):
         if buffered_bytes or (self._is_buffering and not self.held_bytes):  # else hold counted it
             self._count_held()
 
+    @override
     def eof_received(self) -> bool:
         """The peer sends no more. Earlier messages are processed, and answered if possible."""
         self.has_ended = True
@@ -435,8 +511,8 @@ class Stream(StreamHooks[MessageT], asyncio.Protocol):
             self.probe()
         return self.close_reason is None
 
+    @override
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is gone."""
         if self.lost.done():  # it was told of at once
             return
         if self.close_reason is None:
@@ -455,17 +531,17 @@ class Stream(StreamHooks[MessageT], asyncio.Protocol):
         self.lost.set_result(None)
         self.guard(self.on_closed, self.close_reason)
 
+    @override
     def pause_writing(self) -> None:
-        """The peer reads too slowly."""
         self.is_write_blocked = True
         self._count_held()
         self._blocked_at_s = time.monotonic()
-        self.deadlines.begin_writing(self._blocked_at_s, self.left_bytes)
+        self._begin_writing(self._blocked_at_s)
         if self._slot is not None and not self.reads_while_blocked:
             self.pause_reading(Pause.WRITE_BLOCKED)
 
+    @override
     def resume_writing(self) -> None:
-        """Pending bytes have left."""
         self.is_write_blocked = False
         self._count_held()
         self._wake_drained()
@@ -641,7 +717,7 @@ class Stream(StreamHooks[MessageT], asyncio.Protocol):
 
     def clear_first_deadline(self) -> None:
         """The peer's first message came."""
-        self.deadlines.first_message_s = math.inf
+        self.first_deadline_s = math.inf
 
     def sweep(self, now: float) -> None:
         """Check all deadlines; ``now`` is ``time.monotonic()``."""
@@ -650,7 +726,92 @@ class Stream(StreamHooks[MessageT], asyncio.Protocol):
             return
         self._count_held()  # no callback reports changes below the high-water mark
         was_paused = self.was_paused
-        self.deadlines.check(self, now)
+        for check in self._checks:
+            check(self, now)
+            if self.close_reason is not None:
+                return
         # a peer that is not read from is not late
-        if self.close_reason is None and not was_paused:
+        if not was_paused:
             self.on_sweep()
+
+    def _begin_writing(self, now_s: float) -> None:
+        """The peer reads too slowly from now on."""
+        self._last_left_bytes = self.left_bytes
+        self._stall_deadline_s = now_s + limits.WRITE_STALL_TIMEOUT_S
+
+    def _check_stalled(self, now_s: float) -> None:
+        if not self.is_write_blocked:
+            return
+        if self.left_bytes > self._last_left_bytes:
+            self._begin_writing(now_s)
+        elif now_s > self._stall_deadline_s:
+            self.abort(CloseReason.WRITE_STALLED, detail=f"{self.unread_bytes} bytes are not read")
+
+    def _check_gone(self, now_s: float) -> None:
+        """Find out whether a peer that is not read from is still there."""
+        # maybe for hours
+        is_waited_for = self.is_answering or Pause.QUOTA in self.pauses
+        if not (self.pauses or self.has_ended) or not is_waited_for:
+            return
+        state = self.tcp_state
+        if state is TcpState.RESET:
+            self.abort(CloseReason.LOST, level=logging.DEBUG)
+        elif state is TcpState.ENDED:
+            self.probe()
+
+    def _check_late(self, now_s: float) -> None:
+        if self.was_paused:
+            self.was_paused = bool(self.pauses - {Pause.TURN_OVER})
+            self._liveness.has_heard = True
+        elif now_s > self.first_deadline_s:
+            self.close(CloseReason.NO_FIRST_MESSAGE, level=logging.WARNING)
+
+    def _check_unfinished(self, now_s: float) -> None:
+        if (
+            not self.is_accepted
+            or self.was_paused
+            or not self.buffered_bytes
+            or self.n_messages != self._n_messages_seen
+        ):
+            self._n_messages_seen = self.n_messages
+            self._message_deadline_s = now_s + limits.MESSAGE_TIMEOUT_S
+        elif now_s > self._message_deadline_s:
+            self.close(
+                CloseReason.UNFINISHED_MESSAGE,
+                detail=f"{self.buffered_bytes} bytes of it came within"
+                f" {limits.MESSAGE_TIMEOUT_S:g} s",
+                level=logging.WARNING,
+            )
+
+    def _check_alive(self, now_s: float) -> None:
+        verdict = self._liveness.check(now_s, self.written_bytes)
+        if verdict is Verdict.DEAD:
+            self.close(CloseReason.PING_TIMEOUT, level=logging.WARNING)
+        elif verdict is Verdict.SILENT:
+            self.probe()
+
+    _checks: ClassVar = (
+        _check_stalled,
+        _check_gone,
+        _check_late,
+        _check_unfinished,
+        _check_alive,
+    )
+
+
+class OwnedStream(Stream[MessageT], Resource):
+    """A connection that is a resource: its group closes with it, and it with its group."""
+
+    @override
+    def on_open(self) -> None:
+        self.async_group.spawn(aio.call_on_cancel, self._stop)
+        if self._slot is None:
+            self.async_group.spawn(self.sweep_alone)
+
+    @override
+    def on_closing(self) -> None:
+        self.async_group.close()
+
+    async def _stop(self) -> None:
+        self.close()  # if the user closed the group
+        await self.wait_lost()

@@ -14,8 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from eventer_bridge.net import limits
-from eventer_bridge.net.pause import Pause
-from eventer_bridge.net.stream import Stream
+from eventer_bridge.net.stream import Pause, Stream
 
 EVENTS: Final = "events_per_s"
 BYTES: Final = "bytes_per_s"
@@ -25,15 +24,7 @@ _READING: Final = (EVENTS, BYTES)
 
 
 class TokenBucket:
-    """A rate; begins full.
-
-    Args:
-        per_s: amount that is allowed a second.
-        now_s: time, as of all methods; never goes back.
-
-    Attributes:
-        spent: all that was taken so far.
-    """
+    """A rate, full at first; ``spent`` is the total so far. Time never goes back."""
 
     __slots__ = ("_at_s", "_balance", "per_s", "spent")
 
@@ -60,7 +51,7 @@ class Throttle:
     Args:
         rates: amounts a second of :data:`EVENTS`, :data:`BYTES` and :data:`QUERIES` (milliseconds
             of reading); those that are missing are unlimited.
-        on_hit: called with the name of a rate when it holds a connection back, or a query.
+        on_hit: called with the name of a rate when it holds back a connection or a query.
     """
 
     def __init__(self, rates: Mapping[str, float], on_hit: Callable[[str], None]) -> None:

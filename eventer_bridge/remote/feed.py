@@ -18,7 +18,7 @@ servers (hat-event) write nothing to disk while they wait for that.
 
 Catching up runs in slices, and gives way between them. Of a session that is too large for one
 message (``core_limits.MAX_SESSION_BYTES``), the first events are delivered. What waits is bounded
-in events and in memory, and is on the account of the process (``sharing.memory``).
+in events and in memory, and is on the account of the process (``memory``).
 
 Belongs to the event loop's thread.
 """
@@ -33,17 +33,19 @@ from itertools import groupby, pairwise
 from typing import Final, NamedTuple, Self, TypeAlias
 
 from hat import aio
+from typing_extensions import override
 
 from eventer_bridge import limits as core_limits
 from eventer_bridge import slices
 from eventer_bridge.core.validation import content_bytes
 from eventer_bridge.errors import ClosedError, EventerBridgeError, RemoteProtocolError
 from eventer_bridge.eventer.client import EventerClient, EventsCb
+from eventer_bridge.memory import MemoryShare, account_of_process
 from eventer_bridge.model import INT64_MAX, Event, EventId, QueryResult, QueryServerParams
 from eventer_bridge.net import limits as net_limits
-from eventer_bridge.net.retry import keep_trying
+from eventer_bridge.net.connecting import keep_trying
 from eventer_bridge.remote import limits
-from eventer_bridge.sharing.memory import MemoryShare, account_of_process
+from eventer_bridge.resources import Resource
 from eventer_bridge.slices import Steps
 
 mlog = logging.getLogger(__name__)
@@ -68,22 +70,25 @@ class FeedState(enum.Enum):
     SYNCED = "SYNCED"
 
 
-class Feed(aio.Resource):
+class Feed(Resource):
     """See the module.
 
     Args:
-        name: what to call the remote server in the log.
+        name: of the remote server in the log.
         connect: see :data:`ConnectCb`.
         known: see :data:`KnownCb`.
         deliver: see :data:`DeliverCb`.
         server_id: the only server whose events are accepted; None: events of all.
         on_client: called with each new connection, and with None when it is lost.
-        on_missing: called with the last event that the remote server does not have any more,
-            of those behind what was delivered of a server, before what follows is delivered.
+        on_missing: called with the last event that the remote server no longer has, of those behind
+            what was delivered of a server, before what follows is delivered.
         on_left_out: the same, of events that it has and that are not delivered: they are too large,
             or not valid here.
         on_state: called with the state and, when SYNCED, the number of events caught up with.
         give_way: awaited now and then while it catches up; see ``slices.run``.
+
+    Attributes:
+        n_received: events received from the server so far.
     """
 
     def __init__(
@@ -109,7 +114,7 @@ class Feed(aio.Resource):
         self._on_state = on_state
         self._on_missing = on_missing
         self._on_left_out = on_left_out
-        self._n_deletions: dict[int, int] = {}  # of which it was told over this connection
+        self._n_deletions: dict[int, int] = {}  # as told over this connection
         self._give_way = give_way
         self._loop = asyncio.get_running_loop()
         self._client: EventerClient | None = None
@@ -124,26 +129,15 @@ class Feed(aio.Resource):
         self._page_bytes = 0  # of what waits of a page
         self._share = MemoryShare(account_of_process(), f"server {name}")
         self._share.close()  # it is of a connection
-        self._n_received = 0
+        self.n_received = 0
         self._refused_events = 0
-        self._async_group = aio.Group()
-        self._async_group.spawn(self._run)
-
-    @property
-    def async_group(self) -> aio.Group:
-        """Group of the feed's tasks."""
-        return self._async_group
+        self.async_group.spawn(self._run)
 
     @property
     def refused_events(self) -> int:
-        """See ``EventerClient.refused_events``; of all connections."""
+        """``EventerClient.refused_events`` of all connections, and those that were too large."""
         current = 0 if self._client is None else self._client.refused_events
         return self._refused_events + current
-
-    @property
-    def n_received(self) -> int:
-        """Events received from the server so far."""
-        return self._n_received
 
     @property
     def pending_events(self) -> int:
@@ -170,10 +164,7 @@ class Feed(aio.Resource):
             await keep_trying(self._follow, Exception, mlog, "feed is not connected", extra)
 
     async def _follow(self) -> None:
-        """Follow over one connection, until it is lost.
-
-        Returns if the connection was stable; raises the reason if it ended soon.
-        """
+        """Follow over one connection, until it is lost; raises the reason if it ended soon."""
         self._backlog, self._backlog_size, self._dropped = deque(), _NOTHING, {}
         self._begun, self._failure = _Begun(), None
         self._n_deletions = {}
@@ -273,12 +264,9 @@ class Feed(aio.Resource):
     def _deliver_page(
         self, page: deque[Event], server_id: int, last: EventId | None
     ) -> Steps[None]:
-        """Deliver sessions of a page, until enough are under way.
+        """Deliver sessions of a page, until enough are under way; other events remain in it.
 
-        Args:
-            page: its events; those that remain are for later.
-            server_id: the server that they must be of.
-            last: the event that they must follow.
+        They must be of a server, and follow its ``last`` event.
         """
         while page and not self._is_full:
             event = page.popleft()
@@ -384,7 +372,7 @@ class Feed(aio.Resource):
         if self._failure is not None or self._client is None:
             return self._loop.create_future()  # nothing is delivered after a failure
         self._positions[session.last.server] = session.last
-        self._n_received += session.n_events
+        self.n_received += session.n_events
         if not session.events:
             nothing: asyncio.Future[None] = self._loop.create_future()
             nothing.set_result(None)
@@ -418,12 +406,9 @@ class Feed(aio.Resource):
 
     def _note_too_large(self, session: "_Begun", last: EventId, n_left_out: int) -> None:
         self._refused_events += n_left_out
-        is_many = len(session.events) == limits.MAX_FOLLOWED_SESSION_EVENTS
-        most = (
-            f"{limits.MAX_FOLLOWED_SESSION_EVENTS} events"
-            if is_many
-            else f"{core_limits.MAX_SESSION_BYTES} bytes"
-        )
+        most = f"{core_limits.MAX_SESSION_BYTES} bytes"
+        if len(session.events) == limits.MAX_FOLLOWED_SESSION_EVENTS:
+            most = f"{limits.MAX_FOLLOWED_SESSION_EVENTS} events"
         extra = {
             "server": self._name,
             "session": last.session,
@@ -490,6 +475,7 @@ class _Size(NamedTuple):
         payload_bytes = sum([content_bytes(event.payload) for event in events])
         return cls(len(events), payload_bytes + len(events) * core_limits.EVENT_OBJECT_BYTES)
 
+    @override
     def __add__(self, other: object) -> "_Size":
         assert isinstance(other, _Size)
         return _Size(self.n_events + other.n_events, self.n_bytes + other.n_bytes)
@@ -508,8 +494,7 @@ class _Begun:
     """Events of a session, which may have more; without those that exceed one message to clients.
 
     Attributes:
-        events: its events so far.
-        last: id of the last one, also if that is left out; None: there is none.
+        last: id of the last one, even if that is left out; None: there is none.
         n_events: number of all.
     """
 

@@ -1,9 +1,11 @@
 """The other servers of a group, as the Monitor Server lists them.
 
 Their events are kept here: each is replicated while it is listed or connected, except for those
-that the configuration already replicates, with a token or TLS of their own. A server that loses
-its own connection to the Monitor Server is no longer listed, but may still be active; so its
-status counts as well.
+that the configuration already replicates, with a token or TLS of their own. A server that loses its
+own connection to the Monitor Server is no longer listed, but may still be active; so its status
+counts as well.
+
+Before it becomes active, a server asks the others for its own events (:func:`regain`).
 
 Belongs to the event loop's thread.
 """
@@ -12,19 +14,24 @@ import asyncio
 import contextlib
 import functools
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from hat import aio
+from typing_extensions import override
 
 from eventer_bridge import chatter
 from eventer_bridge.core.engine import Engine
+from eventer_bridge.errors import ClosedError
 from eventer_bridge.eventer import client
-from eventer_bridge.model import INT64_MAX, Status
-from eventer_bridge.remote import limits, replication
-from eventer_bridge.remote.replication import Replication
+from eventer_bridge.eventer.client import EventerClient, EventsCb
+from eventer_bridge.model import INT64_MAX, Event, EventId, QueryServerParams, Status
+from eventer_bridge.remote import limits
+from eventer_bridge.remote.feed import Feed, FeedState
+from eventer_bridge.remote.replication import Following, Replication
+from eventer_bridge.resources import Resource
 
 mlog = logging.getLogger(__name__)
 
@@ -38,9 +45,8 @@ class ServerData(msgspec.Struct):
     """What a server publishes through the Monitor Server (as hat-event's servers do).
 
     Attributes:
-        server_id: identifier of the server.
-        eventer_server: address for Eventer clients; None if it requires TLS, which Hat's
-            components do not know.
+        eventer_server: address for Eventer clients; None if it requires TLS, which Hat's components
+            do not know.
         server_token: the token that clients must send; None: none.
     """
 
@@ -61,11 +67,10 @@ class _Found(NamedTuple):
     replication: Replication
 
 
-class ServerGroup(aio.Resource):
+class ServerGroup(Resource):
     """See the module.
 
     Args:
-        engine: keeps the events.
         token: of this server; the others must have the same.
         replications: those of the configuration.
     """
@@ -83,13 +88,7 @@ class ServerGroup(aio.Resource):
         self._reasons: set[str] = set()
         self._servers_changed = asyncio.Event()
         self._status_changed = asyncio.Event()
-        self._async_group = aio.Group()
-        self._async_group.spawn(self._replicate_loop)
-
-    @property
-    def async_group(self) -> aio.Group:
-        """Group of tasks."""
-        return self._async_group
+        self.async_group.spawn(self._replicate_loop)
 
     @property
     def replications(self) -> list[Replication]:
@@ -121,14 +120,14 @@ class ServerGroup(aio.Resource):
         return {i: known.get(i) for i in self._servers.keys() | self._listed_members}
 
     async def wait_changed(self, until_s: float | None = None) -> None:
-        """Wait until what is known of the others changes; or until then, by the loop's time."""
+        """Wait until the other servers change, or until then, by the loop's time."""
         self._status_changed.clear()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(until_s):
                 await self._status_changed.wait()
 
     def note_changed(self) -> None:
-        """Something of what is known of the others changed."""
+        """Another server changed."""
         self._status_changed.set()
 
     async def catch_up_with(self, server_ids: Iterable[int]) -> None:
@@ -139,11 +138,7 @@ class ServerGroup(aio.Resource):
         await self._wait_delivered()
 
     async def catch_up(self, timeout_s: float) -> None:
-        """Wait until everything is kept that the listed servers had stored before this call.
-
-        Args:
-            timeout_s: how long at most.
-        """
+        """Wait, up to a time, until all that the listed servers had stored before is kept."""
         try:
             async with asyncio.timeout(timeout_s):
                 while behind := self._behind():
@@ -162,11 +157,7 @@ class ServerGroup(aio.Resource):
         return sorted(i for i, found in listed if found is None or not found.is_caught_up)
 
     def update(self, servers: Iterable[Any]) -> None:
-        """Take the current list of the Monitor Server.
-
-        Args:
-            servers: JSON data of each other component of the group.
-        """
+        """Take the list of the Monitor Server: data of each other component of the group."""
         listed: dict[int, chatter.Address] = {}
         reasons: set[str] = set()
         self._listed_members.clear()
@@ -237,6 +228,181 @@ class ServerGroup(aio.Resource):
         connect = functools.partial(
             client.connect, address, name, client_token=self._token, keeps_bounds=True
         )
-        created = replication.create(self._engine, server_id, connect)
+        created = Replication(self._engine, server_id, connect)
         created.register_remote_status_cb(self._on_remote_status)
         return created
+
+
+async def regain(
+    engine: Engine, group: ServerGroup, timeout_s: float, *, accepts_loss: bool
+) -> set[int]:
+    """Get back what the listed servers have of this server's events, and it has not.
+
+    A server whose store is new, was restored, or is an earlier copy (``Backend.is_whole``) does not
+    know which ids it gave, and which request keys it took. The others have its events, and with
+    them the keys and cursors (``core.group_events``). So it first gets these back, and continues
+    far above that, with another history: clients may have seen more than any server still has. It
+    does not become active without an answer, unless its operator says so. A server whose store is
+    whole asks as well, but does not wait for ever: the other one may be away.
+
+    Args:
+        engine: of this server, STANDBY; ``waits_for`` says what it waits for.
+        timeout_s: how long it waits for one if its store is whole, or a loss is accepted.
+        accepts_loss: whether to go on without an answer, or without what cannot be had.
+
+    Returns:
+        The servers that answered.
+
+    Raises:
+        EventerBridgeError: the store failed.
+    """
+    needs_answer = not (engine.is_whole or accepts_loss)
+    until_s = None if needs_answer else asyncio.get_running_loop().time() + timeout_s
+    requests = _Requests(engine, group, until_s, accepts_loss)
+    answered: set[int] = set()
+    given_up: set[int] = set()
+    while (left := group.listed.keys() - answered - given_up) or (needs_answer and not answered):
+        if not left:
+            requests.note_waiting("another server of the group")
+            await group.wait_changed()
+            continue
+        server_id = min(left)
+        if await requests.request(server_id):
+            answered.add(server_id)
+        elif server_id in group.listed:
+            given_up.add(server_id)
+    if accepts_loss and not answered and (given_up or not engine.is_whole):
+        mlog.warning("this server goes on without what others may have, as its operator asked")
+        await engine.begin_regaining()
+    if engine.is_regaining:
+        await engine.read_histories()
+    return answered
+
+
+class _Requests:
+    """Requests to one server after the other.
+
+    Args:
+        until_s: when one that did not answer is given up, by the loop's time; None: never.
+        accepts_loss: whether one is given up whose events do not continue those here.
+    """
+
+    def __init__(
+        self, engine: Engine, group: ServerGroup, until_s: float | None, accepts_loss: bool
+    ) -> None:
+        self._engine = engine
+        self._group = group
+        self._until_s = until_s
+        self._accepts_loss = accepts_loss
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def _is_over(self) -> bool:
+        return self._until_s is not None and self._loop.time() >= self._until_s
+
+    async def request(self, server_id: int) -> bool:
+        """Request them from a server; False: it is given up, or is not listed any more."""
+        while server_id in self._group.listed and not self._is_over:
+            remote = self._group.listed[server_id]
+            if remote is not None:
+                async with _OwnEvents(self._engine, remote, self._group.note_changed) as own:
+                    return await self._await_answer(server_id, own)
+            await self._group.wait_changed(self._until_s)
+        return False
+
+    async def _await_answer(self, server_id: int, own: "_OwnEvents") -> bool:
+        while server_id in self._group.listed and not own.is_done:
+            if own.refusal is not None and self._accepts_loss:
+                return False
+            if own.refusal is not None:
+                self._wait_for(
+                    f"server {server_id} has events of this one that do not continue those here"
+                    f" ({own.refusal}): start it with the store that they are of, with an empty"
+                    " one, or with --accept-loss"
+                )
+            elif self._is_over:
+                mlog.warning("server does not tell what it has", extra={"server": server_id})
+                return False
+            else:
+                self.note_waiting(f"server {server_id}")
+            await self._group.wait_changed(None if own.refusal else self._until_s)
+        return own.is_done
+
+    def note_waiting(self, who: str) -> None:
+        """Note what it waits for."""
+        if self._until_s is not None:
+            self._engine.waits_for = f"it asks {who} what that has of its events"
+            return
+        self._wait_for(
+            f"its store is new, was restored or copied: it waits for {who} to tell what that has of"
+            " its events, or to be started with --accept-loss"
+        )
+
+    def _wait_for(self, reason: str) -> None:
+        if reason != self._engine.waits_for:
+            self._engine.waits_for = reason
+            mlog.warning("this server does not become active", extra={"reason": reason})
+
+
+class _OwnEvents(aio.Resource):
+    """Gets this server's events from another one; calls ``on_changed`` for each attribute.
+
+    Attributes:
+        is_done: whether everything is here that it has.
+        refusal: why its events do not continue those here; None: they do.
+    """
+
+    def __init__(self, engine: Engine, remote: Replication, on_changed: Callable[[], None]) -> None:
+        self.is_done = False
+        self.refusal: str | None = None
+        self._engine = engine
+        self._remote = remote
+        self._on_changed = on_changed
+        self._following = Following(engine, engine.server_id)
+        self._feed = Feed(
+            f"{remote.name}, for events of this one",
+            self._connect,
+            self._known,
+            self._deliver,
+            server_id=engine.server_id,
+            on_state=self._on_state,
+            on_missing=engine.note_missing,
+            on_left_out=engine.note_missing,
+            give_way=engine.give_way,
+        )
+
+    @property
+    @override
+    def async_group(self) -> aio.Group:
+        return self._feed.async_group
+
+    async def _connect(self, on_events: EventsCb) -> EventerClient:
+        return await self._remote.connect(persisted=True, on_events=on_events)
+
+    async def _known(self, client: EventerClient) -> Mapping[int, EventId | None]:
+        server_id = self._engine.server_id
+        session_id, timestamp = self._engine.replicated(server_id)
+        last = None if timestamp is None else EventId(server_id, session_id, INT64_MAX)
+        params = QueryServerParams(server_id, persisted=True, max_results=1, last_event_id=last)
+        if (await client.query(params)).events:
+            self.refusal = await self._following.begin(client, session_id, timestamp)
+            if self.refusal is not None:
+                self._on_changed()
+                await client.wait_closing()
+                raise ClosedError(f"connection lost: {client.close_reason}")
+            mlog.warning(
+                "events of this server are not here, and come back from another one",
+                extra={"server": self._remote.remote_id, "last_session": session_id},
+            )
+            await self._engine.begin_regaining()
+        return {server_id: last}
+
+    def _deliver(self, session: Sequence[Event]) -> asyncio.Future[None]:
+        return self._engine.replicate(session)
+
+    def _on_state(self, state: FeedState, n_events: int | None) -> None:
+        if state is FeedState.SYNCED and not self.is_done:
+            extra = {"server": self._remote.remote_id, "events": n_events}
+            mlog.info("events of this server that another one has are here", extra=extra)
+            self.is_done = True
+            self._on_changed()

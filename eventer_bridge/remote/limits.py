@@ -12,7 +12,7 @@ other. A monitor server may report any number."""
 READY_CATCH_UP_S: Final = 60.0
 """How long a server of a group that comes back lets the active one go on, to catch up with it; and
 how long it waits to be told what the other one has of its own events. One whose store is new, or
-was restored, waits for as long as it takes (``own_events``)."""
+was restored, waits for as long as it takes (``group``)."""
 
 MAX_START_RETRY_S: Final = 600.0
 """How long a server of a group that cannot be started lets another one go on before it tries again;
@@ -20,13 +20,13 @@ the wait doubles up to that. Each attempt interrupts the other one for about a s
 less than 0.2 % of the time."""
 
 BLESSING_PERIOD_S: Final = 1.0
-"""Period of looking whether the Monitor Server withdrew a blessing that was not given back."""
+"""Period of checking whether the Monitor Server withdrew a blessing that was not given back."""
 
-STALE_BLESSING_LOOKS: Final = 3
-"""Looks in a row that find one: usually it takes milliseconds."""
+STALE_BLESSING_CHECKS: Final = 3
+"""Checks in a row that find one: usually it takes milliseconds."""
 
 TAKE_OVER_CATCH_UP_S: Final = 5.0
-"""How long it then waits for the last events, when nobody is active."""
+"""How long it then waits for the last events, when no server is active."""
 
 MEMBER_ANSWER_S: Final = 3.0
 """How long the active server of a group may leave a ping unanswered when the Monitor Server blesses
@@ -82,6 +82,10 @@ the other. Others wait here, where clients take turns."""
 RELAYED_RESPONSE_TIMEOUT_S: Final = 2 * RELAYED_QUERY_TIMEOUT_S
 """Time limit for a remote Event Server's answer on the connection for relayed queries. Closing it
 ends the queries of all clients: no client waits for so long."""
+
+SECOND_PAGE_EVENTS: Final = 64
+"""Second page of a server's events for a relayed query: usually the first one suffices, and says
+that more follow."""
 
 MAX_RELAYED_BYTES: Final = 16 << 20
 """Payload bytes sent to a remote Event Server and not answered. Above it, clients are not read

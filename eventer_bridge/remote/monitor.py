@@ -13,9 +13,8 @@ A server that could not register anything (its store cannot be written, its cloc
 ready, so that another one is blessed; nor is one that could not be started, for longer each time.
 Before it is ready, it catches up with what was registered meanwhile.
 
-It passes the data of this server to all of its components, the same data as hat-event's servers
-publish: ``hat.event.component`` finds the active server by it, and the servers of a group find each
-other.
+It passes the data of this server to all of its components, the same as hat-event's servers publish:
+``hat.event.component`` finds the active server by it, and the servers of a group find each other.
 
 Belongs to the event loop's thread.
 """
@@ -30,21 +29,17 @@ import hat.monitor.component
 from hat import aio
 from hat.drivers import net
 from hat.monitor.component import Component
+from typing_extensions import override
 
-from eventer_bridge import chatter
+from eventer_bridge import chatter, errors
 from eventer_bridge import limits as core_limits
 from eventer_bridge.core.engine import Engine
-from eventer_bridge.errors import (
-    EventerBridgeError,
-    NotOperationalError,
-    OutcomeUnknownError,
-    StorageError,
-)
 from eventer_bridge.net import limits as net_limits
-from eventer_bridge.net.retry import keep_trying
-from eventer_bridge.remote import limits, own_events
+from eventer_bridge.net.connecting import keep_trying
+from eventer_bridge.remote import group, limits
 from eventer_bridge.remote.group import ServerGroup, server_data
 from eventer_bridge.remote.replication import Replication
+from eventer_bridge.resources import Resource
 
 mlog = logging.getLogger(__name__)
 
@@ -64,37 +59,23 @@ class Member(NamedTuple):
     address: chatter.Address
     token: str | None
 
+    @override
     def __repr__(self) -> str:
         return f"Member({self.name!r}, {self.group!r}, {self.address!r}, ***)"
 
 
-def create(
-    engine: Engine,
-    monitor: chatter.Address,
-    member: Member,
-    replications: Iterable[Replication] = (),
-    *,
-    accepts_loss: bool = False,
-) -> "Monitor":
-    """Become a member of a group; connects, and reconnects, in the background.
+class Monitor(Resource):
+    """See the module. It connects, and reconnects, in the background.
+
+    Closing it stops the engine, and then notifies the Monitor Server. It closes by itself if the
+    engine cannot be started for another reason than its store.
 
     Args:
         engine: is started and stopped; the caller closes it afterwards.
         monitor: where the Monitor Server listens for components.
-        member: this server.
-        replications: existing ones; the returned monitor replicates the other servers of the
-            group.
+        replications: existing ones; the monitor replicates the other servers of the group.
         accepts_loss: whether to become active without events of this server that others may have
-            (``own_events``).
-    """
-    return Monitor(engine, monitor, member, replications, accepts_loss)
-
-
-class Monitor(aio.Resource):
-    """See the module. Made by :func:`create`.
-
-    Closing it stops the engine, and then notifies the Monitor Server. It closes by itself if
-    the engine cannot be started for another reason than its store.
+            (``group``).
     """
 
     def __init__(
@@ -102,8 +83,9 @@ class Monitor(aio.Resource):
         engine: Engine,
         monitor: chatter.Address,
         member: Member,
-        replications: Iterable[Replication],
-        accepts_loss: bool,
+        replications: Iterable[Replication] = (),
+        *,
+        accepts_loss: bool = False,
     ) -> None:
         self._engine = engine
         self._address = monitor
@@ -115,13 +97,7 @@ class Monitor(aio.Resource):
         self._retry_s = 0.0
         self._activity: _Activity | None = None
         self._is_known = asyncio.Event()
-        self._async_group = aio.Group()
-        self._async_group.spawn(self._run)
-
-    @property
-    def async_group(self) -> aio.Group:
-        """Group of the monitor's tasks."""
-        return self._async_group
+        self.async_group.spawn(self._run)
 
     @property
     def replications(self) -> list[Replication]:
@@ -182,12 +158,7 @@ class Monitor(aio.Resource):
         self._group.update([i.data for i in others if i.group == self._member.group])
 
     async def _get_ready(self, component: Component, wait_s: float = 0.0) -> None:
-        """Let another server that is active go on until this one can, and has its events.
-
-        Args:
-            component: is set ready.
-            wait_s: how long the other one goes on at least.
-        """
+        """Let another active server go on, at least ``wait_s``, until this one has its events."""
         await self._is_known.wait()
         await self._let_others_go_on(wait_s)
         await self._had_fault()
@@ -205,14 +176,14 @@ class Monitor(aio.Resource):
         That happens when several Monitor Servers begin at the same time. The component keeps its
         token, and waits for the next one, which no other one gets meanwhile, either.
         """
-        n_looks = 0
-        while n_looks < limits.STALE_BLESSING_LOOKS:
+        n_checks = 0
+        while n_checks < limits.STALE_BLESSING_CHECKS:
             await asyncio.sleep(limits.BLESSING_PERIOD_S)
             info = component.state.info
             is_idle = self._activity is None or self._activity.is_closed
             is_withdrawn = info is not None and info.blessing_req.token is None
             is_kept = info is not None and info.blessing_res.token is not None
-            n_looks = n_looks + 1 if is_idle and is_withdrawn and is_kept else 0
+            n_checks = n_checks + 1 if is_idle and is_withdrawn and is_kept else 0
         mlog.warning("a blessing that was withdrawn was not given back: connecting again")
         component.close()
 
@@ -242,10 +213,10 @@ class Monitor(aio.Resource):
         until_s = loop.time() + timeout_s
         extra = {"address": str(self._address)}
         regain = functools.partial(
-            own_events.regain, engine, self._group, timeout_s, accepts_loss=self._accepts_loss
+            group.regain, engine, self._group, timeout_s, accepts_loss=self._accepts_loss
         )
         answered = await keep_trying(
-            regain, EventerBridgeError, mlog, "own events are not here", extra
+            regain, errors.EventerBridgeError, mlog, "own events are not here", extra
         )
         if engine.is_whole or self._accepts_loss:
             engine.waits_for = None
@@ -264,8 +235,10 @@ class Monitor(aio.Resource):
             self._activity.close()
         return self._activity
 
-    async def _on_failed(self, component: Component, error: EventerBridgeError) -> None:
-        if not isinstance(error, (NotOperationalError, StorageError, OutcomeUnknownError)):
+    async def _on_failed(self, component: Component, error: errors.EventerBridgeError) -> None:
+        if not isinstance(
+            error, (errors.NotOperationalError, errors.StorageError, errors.OutcomeUnknownError)
+        ):
             self.close()
             return
         self._engine.waits_for = f"it could not be started: {error}"
@@ -290,31 +263,22 @@ class Monitor(aio.Resource):
             await self._activity.async_close()
 
 
-class _Activity(aio.Resource):
-    """The time from a blessing to its end.
+class _Activity(Resource):
+    """The time from a blessing to its end: the engine is started, and stopped when this is closed.
 
-    Args:
-        engine: is started and, when this is closed, stopped.
-        group: the other servers.
-        on_failed: called with the reason if the engine cannot be started.
+    ``on_failed`` is called with the reason if it cannot be started.
     """
 
     def __init__(
         self,
         engine: Engine,
         group: ServerGroup,
-        on_failed: Callable[[EventerBridgeError], Awaitable[None]],
+        on_failed: Callable[[errors.EventerBridgeError], Awaitable[None]],
     ) -> None:
         self._engine = engine
         self._group = group
         self._on_failed = on_failed
-        self._async_group = aio.Group()
-        self._async_group.spawn(self._run)
-
-    @property
-    def async_group(self) -> aio.Group:
-        """Group of the task."""
-        return self._async_group
+        self.async_group.spawn(self._run)
 
     async def _run(self) -> None:
         try:
@@ -324,11 +288,11 @@ class _Activity(aio.Resource):
             # its last requests and acknowledgements, too
             await self._group.catch_up(limits.TAKE_OVER_CATCH_UP_S)
             if (fault := await self._engine.find_fault()) is not None:
-                raise NotOperationalError(fault)
+                raise errors.NotOperationalError(fault)
             # not cancelled half-way: stop() ends what start() began, in the store as well
             await aio.uncancellable(self._engine.start())
             await self._engine.wait_closing()
-        except EventerBridgeError as e:
+        except errors.EventerBridgeError as e:
             mlog.error("engine cannot be started", extra={"reason": str(e)})
             await self._on_failed(e)
         finally:

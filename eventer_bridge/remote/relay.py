@@ -16,90 +16,336 @@ Belongs to the event loop's thread.
 """
 
 import asyncio
+import contextlib
 import functools
 import logging
-from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from typing import Final, NamedTuple
 
+import msgspec
 from hat import aio
+from typing_extensions import override
 
+from eventer_bridge import errors, model
 from eventer_bridge import limits as core_limits
 from eventer_bridge.backends import history
-from eventer_bridge.backends.common import failed
+from eventer_bridge.backends.common import NO_WAY_ON, failed, result_limit
+from eventer_bridge.backends.history import History
 from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.backends.visible_query import VisibleQuery
 from eventer_bridge.core.base import EventCore
+from eventer_bridge.core.paging import QueryCb, query_all
 from eventer_bridge.core.session import REMOTE_SOURCE, Session, payload_bytes
 from eventer_bridge.core.stalls import Work
 from eventer_bridge.core.validation import check_type, too_many
-from eventer_bridge.errors import (
-    ClosedError,
-    LimitError,
-    NotOperationalError,
-)
 from eventer_bridge.eventer.client import ConnectCb, EventerClient, EventsCb
-from eventer_bridge.model import (
-    Event,
-    EventId,
-    QueryParams,
-    QueryResult,
-    RegisterEvent,
-    Source,
-    Status,
-)
-from eventer_bridge.remote import limits, relay_positions
+from eventer_bridge.payloads import same_as
+from eventer_bridge.remote import limits
 from eventer_bridge.remote.feed import Feed
-from eventer_bridge.remote.relay_positions import RelayPosition
-from eventer_bridge.remote.relay_queries import answer
-from eventer_bridge.sharing.fairness import FairGate
+from eventer_bridge.resources import Resource
+from eventer_bridge.slices import FairGate
+from eventer_bridge.subscription import Subscription
 
 mlog = logging.getLogger(__name__)
 
 
-def create(name: str, connect: ConnectCb) -> "RelayCore":
-    """Create a core that connects, and reconnects, in the background.
+_ENGINES: Final = ("event", "?", "engine")
+
+
+class RelayPosition(NamedTuple):
+    """The last event of a server that clients were notified of, or the last of the baseline."""
+
+    id: model.EventId
+    timestamp: model.Timestamp
+
+    @classmethod
+    def of(cls, event: model.Event) -> "RelayPosition":
+        """The position of that event."""
+        return cls(event.id, event.timestamp)
+
+
+async def baseline(client: EventerClient) -> dict[int, RelayPosition]:
+    """The last event of each server at this moment.
+
+    A relay notifies its clients of events registered after it. The protocol has no query for it,
+    but every server registers ``event/<server id>/engine`` when it starts; the events after that
+    one are found by bisecting the range of session ids.
+
+    Raises:
+        EventerBridgeError: the connection was lost, or an answer breaks the protocol.
+    """
+    positions = {}
+    newest = model.QueryTimeseriesParams(order=model.Order.DESCENDING, max_results=1)
+    for event in (await client.query(newest)).events:
+        positions[event.id.server] = RelayPosition.of(event)
+    for event in await _latest(client, _ENGINES):
+        if event.id.server not in positions:
+            positions[event.id.server] = await _last_of_server(client, event)
+    return positions
+
+
+async def histories(client: EventerClient) -> dict[int, History]:
+    """The histories of the servers whose events are there, by server.
+
+    Raises:
+        EventerBridgeError: as :func:`baseline`.
+    """
+    return history.read_all(await _latest(client, history.ANY_TYPE))
+
+
+def refusal(
+    positions: Mapping[int, RelayPosition],
+    followed: Mapping[int, History],
+    current: Mapping[int, History],
+) -> str | None:
+    """Why servers do not continue the events that clients were notified of; None: they do.
 
     Args:
-        name: what to call the remote server in errors and in the log.
-        connect: connects; raises branches of ``EventerBridgeError``.
+        positions: the last of these events.
+        followed: histories of these events, as far as they are known.
+        current: histories of the events that are there.
     """
-    return RelayCore(name, connect)
+    for server_id in positions.keys() & current.keys():
+        followed_id = followed[server_id].id if server_id in followed else None
+        session = positions[server_id].id.session
+        if reason := history.refusal(followed_id, current[server_id], session):
+            return f"server {server_id}: {reason}"
+    return None
 
 
-class RelayCore(EventCore):
-    """See the module. Made by :func:`create`."""
+async def resume(
+    client: EventerClient, positions: Mapping[int, RelayPosition]
+) -> dict[int, model.EventId | None]:
+    """Where to continue: after the last event of each server that clients were notified of.
+
+    A server that was killed may have lost its last events, even some it has sent, and reuses their
+    ids (hat-event does). A server whose store is in memory, or was deleted, begins with its ids
+    anew. If the event of a position is gone, this returns the last one before it, or None.
+
+    Returns:
+        An event that is there, by server. None if the server was unknown before, or has none of its
+        earlier events any more: all of its events are new.
+
+    Raises:
+        EventerBridgeError: as :func:`baseline`.
+    """
+    found: dict[int, model.EventId | None] = {}
+    for event in await _latest(client, _ENGINES):
+        found[event.id.server] = None
+    for server_id, position in positions.items():
+        found[server_id] = await _still_there(client, position)
+    return found
+
+
+async def _latest(client: EventerClient, query_type: model.EventType) -> list[model.Event]:
+    pages = query_all(
+        client.query, model.QueryLatestParams([query_type]), core_limits.MAX_REMOTE_SERVERS + 1
+    )
+    events = [event async for event in pages]
+    if len(events) > core_limits.MAX_REMOTE_SERVERS:
+        raise errors.RemoteProtocolError(
+            f"events of more than {core_limits.MAX_REMOTE_SERVERS} servers"
+        )
+    return events
+
+
+async def _last_of_server(client: EventerClient, known: model.Event) -> RelayPosition:
+    """The last event of a server, starting from a known one."""
+    server_id = known.id.server
+    low, high = known, model.INT64_MAX  # sessions between are unknown
+    step = 1
+    while low.id.session + 1 < high:
+        middle = min(low.id.session + step, (low.id.session + high) // 2)
+        event = await client.first_event(server_id, middle)
+        if event is None:
+            high = middle
+            step = max(1, step // 2)
+        else:
+            low = event
+            step *= 2
+    # all events of that session: it has ended
+    return RelayPosition(model.EventId(server_id, low.id.session, model.INT64_MAX), low.timestamp)
+
+
+async def _still_there(client: EventerClient, position: RelayPosition) -> model.EventId | None:
+    """The position; if the server lost that event, the last one before it; or None."""
+    server_id, session_id = position.id.server, position.id.session
+    found = await client.first_event(server_id, session_id)
+    if found is not None and (found.id.session, found.timestamp) == (
+        session_id,
+        position.timestamp,
+    ):
+        return position.id
+    older = await _last_before(client, position)
+    extra = {"server": server_id, "session": session_id, "continues_after": older}
+    mlog.warning("event server no longer has the last events it sent", extra=extra)
+    return None if older is None else model.EventId(server_id, older, model.INT64_MAX)
+
+
+async def _last_before(client: EventerClient, position: RelayPosition) -> int | None:
+    """The last session of a server that is older than the position, by id and by time.
+
+    The timestamps of a server's events rise with their ids, so bisecting finds it.
+    """
+    server_id, high = position.id.server, position.id.session  # which is not there
+    low: int | None = None
+    step = 1
+    while (low or 0) + 1 < high:
+        # first further and further back; in between, once there is one
+        middle = max(1, high - step) if low is None else (low + high) // 2
+        event = await client.first_event(server_id, middle)
+        if event is None or event.id.session >= high or event.timestamp > position.timestamp:
+            high = middle
+            step *= 2
+        else:
+            low = event.id.session
+    return low
+
+
+async def answer(request: QueryCb, query: VisibleQuery) -> model.QueryResult:
+    """Answer a query from the answers of the remote server, as far as they may be seen.
+
+    The Eventer protocol cannot express all conditions of a timeseries (000, 001), nor types of a
+    server's events: these conditions are applied to the answers of a wider query, page by page,
+    which costs as much. Hidden events count neither for ``max_results`` nor for ``more_follows``:
+    else a client could count what it may not see.
+
+    Args:
+        request: queries the remote server.
+
+    Raises:
+        EventerBridgeError: as ``EventerClient.query``.
+        RemoteProtocolError: the remote server sends events that were not requested, or the same
+            ones again.
+    """
+    params, visible = query.params, query.types
+    if visible.is_empty:
+        is_behind = isinstance(params, model.QueryLatestParams) and params.last_event_id is not None
+        return NO_WAY_ON if is_behind else model.QueryResult([], False)
+    if isinstance(params, model.QueryServerParams):
+        return await _answer_server(request, params, visible)
+    types = None if visible.is_everything else visible.query_types
+    params = msgspec.structs.replace(params, event_types=types)
+
+    async def request_visible(page: model.QueryParams) -> model.QueryResult:
+        result = await request(page)
+        if not visible.is_everything:  # the gateway enforces the rights, whatever the server sends
+            for event in result.events:
+                if not visible.matches(event.type):
+                    text = f"answer with an event of type {model.quoted_type(event.type)}"
+                    raise errors.RemoteProtocolError(f"{text}, which was not asked for")
+        return result
+
+    if isinstance(params, model.QueryTimeseriesParams) and is_conditional(params):
+        return await _take(matching(request_visible, params), params.max_results)
+    return await request_visible(params)
+
+
+async def _answer_server(
+    request: QueryCb, params: model.QueryServerParams, visible: Subscription
+) -> model.QueryResult:
+    if visible.is_everything:
+        return await request(params)
+    # what is requested, and one that says that more follow; then pages as large as there
+    sizes = iter((result_limit(params.max_results) + 1, limits.SECOND_PAGE_EVENTS))
+
+    async def request_sized(page: model.QueryParams) -> model.QueryResult:
+        return await request(msgspec.structs.replace(page, max_results=next(sizes, None)))
+
+    async def of_client() -> AsyncGenerator[model.Event, None]:
+        async with contextlib.aclosing(query_all(request_sized, params)) as events:
+            async for event in events:
+                if visible.matches(event.type):
+                    yield event
+
+    return await _take(of_client(), params.max_results)
+
+
+def is_conditional(params: model.QueryTimeseriesParams) -> bool:
+    """Whether a query has a condition that the Eventer protocol cannot express."""
+    return params.ids is not None or params.payload is not None or params.unique_type
+
+
+async def _take(
+    found: AsyncGenerator[model.Event, None], max_results: int | None
+) -> model.QueryResult:
+    """An answer of the first events, cut as ``common.take`` does."""
+    limit = result_limit(max_results)
+    taken: list[model.Event] = []
+    n_bytes = 0
+    async with contextlib.aclosing(found) as events:
+        async for event in events:
+            if event.payload is not None:
+                n_bytes += len(event.payload.data)
+            if len(taken) >= limit or (taken and n_bytes > core_limits.MAX_RESULT_BYTES):
+                return model.QueryResult(taken, True)
+            taken.append(event)
+    return model.QueryResult(taken, False)
+
+
+async def matching(
+    request: QueryCb, params: model.QueryTimeseriesParams
+) -> AsyncGenerator[model.Event, None]:
+    """All events that satisfy a query with such a condition, after its ``last_event_id``.
+
+    Ignores ``max_results``. Fetches each page of the wider query when it is needed; raises as
+    ``EventerClient.query``.
+    """
+    ids = None if params.ids is None else frozenset(params.ids)
+    is_same = None if params.payload is None else same_as(params.payload)
+    last_id = params.last_event_id
+    seen_types: set[model.EventType] = set()
+    wider = msgspec.structs.replace(
+        params, ids=None, payload=None, unique_type=False, max_results=None, last_event_id=None
+    )
+    async with contextlib.aclosing(query_all(request, wider)) as events:
+        async for event in events:
+            if ids is not None and event.id not in ids:
+                continue
+            if is_same is not None and not is_same(event.payload):
+                continue
+            if params.unique_type:
+                if event.type in seen_types:
+                    continue
+                seen_types.add(event.type)
+            if last_id is None:
+                yield event
+            elif event.id == last_id:
+                last_id = None
+
+
+class RelayCore(Resource, EventCore):
+    """See the module. It connects, and reconnects, in the background.
+
+    Args:
+        name: of the remote server, in errors and in the log.
+        connect: connects; raises branches of ``EventerBridgeError``.
+
+    Attributes:
+        name: what the remote server is called in errors and in the log.
+    """
 
     def __init__(self, name: str, connect: ConnectCb) -> None:
         super().__init__(limits.MAX_RELAYED_BYTES)
-        self._name = name
+        self.name = name
         self._loop = asyncio.get_running_loop()
         self._connect = connect
         self._client: EventerClient | None = None
         self._query_client: EventerClient | None = None
         self._connecting_query_client = asyncio.Lock()
-        self._n_asked = self._n_answered = 0
+        self._n_requested = self._n_answered = 0
         self._query_gate = FairGate(limits.MAX_RELAYED_QUERIES)
         self._baseline: Mapping[int, RelayPosition] | None = None
         self._finding_baseline = asyncio.Lock()
         self._positions: list[dict[int, RelayPosition]] = []  # of each feed
-        self._async_group = aio.Group()
         self._feeds = [self._create_feed(persisted) for persisted in (False, True)]
-        self._async_group.spawn(aio.call_on_cancel, self._stop)
+        self.async_group.spawn(aio.call_on_cancel, self._stop)
 
     @property
-    def async_group(self) -> aio.Group:
-        """Group of the core's tasks."""
-        return self._async_group
-
-    @property
-    def status(self) -> Status:
-        """The remote server's status; STANDBY while there is no connection to it."""
-        return Status.STANDBY if self._client is None else self._client.status
-
-    @property
-    def name(self) -> str:
-        """What the remote server is called in errors and in the log."""
-        return self._name
+    @override
+    def status(self) -> model.Status:
+        return model.Status.STANDBY if self._client is None else self._client.status
 
     @property
     def is_connected(self) -> bool:
@@ -111,21 +357,24 @@ class RelayCore(EventCore):
         """Events that the remote server sent and that cannot be kept, counted each time."""
         return sum(feed.refused_events for feed in self._feeds)
 
-    def announce(self, source: Source, client_name: str, *, is_connected: bool) -> None:
+    @override
+    def announce(self, source: model.Source, client_name: str, *, is_connected: bool) -> None:
         """Nothing: the remote server announces its own clients."""
 
+    @override
     def _work(self) -> Iterable[Work]:
-        yield Work(f"events wait for {self._name}", self.pending_events, self.n_ended)
-        n_asked = self._n_asked - self._n_answered
-        yield Work(f"queries wait for {self._name}", n_asked, self._n_answered)
+        yield Work(f"events wait for {self.name}", self.pending_events, self.n_ended)
+        n_requested = self._n_requested - self._n_answered
+        yield Work(f"queries wait for {self.name}", n_requested, self._n_answered)
 
+    @override
     def register(
         self,
-        source: Source,
-        register_events: Sequence[RegisterEvent],
+        source: model.Source,
+        register_events: Sequence[model.RegisterEvent],
         quota: TypeQuota | None = None,
     ) -> Session:
-        """See :class:`EventCore`. The remote server counts event types.
+        """Send a registration. The remote server counts event types.
 
         Raises:
             NotOperationalError: the remote server is not OPERATIONAL or not connected: nothing was
@@ -136,9 +385,9 @@ class RelayCore(EventCore):
         """
         client = self._client
         if client is None:
-            raise NotOperationalError(f"event server {self._name} is not connected")
-        if client.status is not Status.OPERATIONAL:
-            raise NotOperationalError(f"server is {client.status.name}, not OPERATIONAL")
+            raise errors.NotOperationalError(f"event server {self.name} is not connected")
+        if client.status is not model.Status.OPERATIONAL:
+            raise errors.NotOperationalError(f"server is {client.status.name}, not OPERATIONAL")
         if len(register_events) > core_limits.MAX_SESSION_EVENTS:
             raise too_many(len(register_events))
         for event_type in {event.type for event in register_events}:
@@ -149,30 +398,27 @@ class RelayCore(EventCore):
             return Session(source, 0, 0, committed)
         n_bytes = payload_bytes(register_events)
         if self._pending_bytes and self._pending_bytes + n_bytes > 2 * limits.MAX_RELAYED_BYTES:
-            raise LimitError(f"event server {self._name} is too slow for that many bytes")
+            raise errors.LimitError(f"event server {self.name} is too slow for that many bytes")
         session = Session.sized(source, len(register_events), n_bytes, committed)
         try:
             response = client.register(register_events)
-        except ClosedError as e:
-            raise NotOperationalError(
-                f"connection to event server {self._name} is lost: {e}"
+        except errors.ClosedError as e:
+            raise errors.NotOperationalError(
+                f"connection to event server {self.name} is lost: {e}"
             ) from e
         self._add_pending(session.requested, n_bytes)
         response.add_done_callback(functools.partial(self._on_response, session))
         return session
 
+    @override
     async def answer(
         self,
         query: VisibleQuery,
         client: str = "",
         after: Collection[asyncio.Future[None]] = (),
         holding: ExitStack | None = None,
-    ) -> QueryResult:
-        """See :class:`EventCore`; the remote server decides what it finds.
-
-        Conditions that the Eventer protocol cannot express (ids, payload, unique type; of a
-        server's events, rights) are applied here to the answer of a wider query, which costs as
-        much as that.
+    ) -> model.QueryResult:
+        """Have the remote server answer a query, or a wider one (:func:`answer`).
 
         Raises:
             ClosedError: there is no connection, or it was lost meanwhile.
@@ -184,18 +430,18 @@ class RelayCore(EventCore):
             async with timeout:
                 connected = await self._connect_for_queries()
 
-                async def ask(page: QueryParams) -> QueryResult:
-                    self._n_asked += 1
+                async def request(page: model.QueryParams) -> model.QueryResult:
+                    self._n_requested += 1
                     try:
                         return await self._query_gate.run(client, lambda: connected.query(page))
                     finally:
                         self._n_answered += 1
 
-                return await answer(ask, query)
+                return await answer(request, query)
         except TimeoutError:
             if not timeout.expired():
                 raise
-            raise LimitError(
+            raise errors.LimitError(
                 f"the query took more than {limits.RELAYED_QUERY_TIMEOUT_S:g} s"
             ) from None
 
@@ -204,7 +450,7 @@ class RelayCore(EventCore):
         async with self._connecting_query_client:
             client = self._client
             if client is None:
-                raise ClosedError(f"event server {self._name} is not connected")
+                raise errors.ClosedError(f"event server {self.name} is not connected")
             if self._query_client is None or not self._query_client.is_open:
                 # one query that is too slow must not end those of others
                 connected = await self._connect(
@@ -212,7 +458,9 @@ class RelayCore(EventCore):
                 )
                 if self._client is not client:
                     await aio.uncancellable(connected.async_close())
-                    raise ClosedError(f"connection to event server {self._name} was lost meanwhile")
+                    raise errors.ClosedError(
+                        f"connection to event server {self.name} was lost meanwhile"
+                    )
                 self._query_client = connected
             return self._query_client
 
@@ -227,33 +475,33 @@ class RelayCore(EventCore):
                 on_status=_ignore_status if persisted else self._on_status,
             )
 
-        async def known(client: EventerClient) -> Mapping[int, EventId | None]:
-            current = await relay_positions.histories(client)
-            if reason := relay_positions.refusal(positions, self.histories, current):
+        async def known(client: EventerClient) -> Mapping[int, model.EventId | None]:
+            current = await histories(client)
+            if reason := refusal(positions, self.histories, current):
                 self._begin_anew(reason)
             self.histories = {**self.histories, **current}
             for server_id, position in (await self._find_baseline(client)).items():
                 positions.setdefault(server_id, position)
-            return await relay_positions.resume(client, positions)
+            return await resume(client, positions)
 
-        def deliver(events: Sequence[Event]) -> asyncio.Future[None]:
+        def deliver(events: Sequence[model.Event]) -> asyncio.Future[None]:
             delivered: asyncio.Future[None] = self._loop.create_future()
             if reason := self._other_history(events, positions):
-                return failed(delivered, ClosedError(f"another history: {reason}"))
+                return failed(delivered, errors.ClosedError(f"another history: {reason}"))
             delivered.set_result(None)
             positions[events[-1].id.server] = RelayPosition.of(events[-1])
             session = Session.sized(REMOTE_SOURCE, len(events), 0, delivered, events)
             self._notify_session(session, persisted=persisted)
             return delivered
 
-        def on_missing(last: EventId) -> None:
+        def on_missing(last: model.EventId) -> None:
             text = f"events of server {last.server} were deleted before they were relayed"
-            self._on_unnotified(ClosedError(text), persisted=persisted)
+            self._on_unnotified(errors.ClosedError(text), persisted=persisted)
 
         positions: dict[int, RelayPosition] = {}
         self._positions.append(positions)
         return Feed(
-            f"{self._name} (persisted)" if persisted else self._name,
+            f"{self.name} (persisted)" if persisted else self.name,
             connect_feed,
             known,
             deliver,
@@ -262,7 +510,7 @@ class RelayCore(EventCore):
         )
 
     def _other_history(
-        self, session: Sequence[Event], positions: Mapping[int, RelayPosition]
+        self, session: Sequence[model.Event], positions: Mapping[int, RelayPosition]
     ) -> str | None:
         """Why a session does not continue the history that clients were notified of; None: it does.
 
@@ -276,7 +524,7 @@ class RelayCore(EventCore):
         followed = self.histories.get(server_id)
         if followed is not None and current.id in followed.ids:
             return None
-        reason = relay_positions.refusal(positions, self.histories, {server_id: current})
+        reason = refusal(positions, self.histories, {server_id: current})
         if reason is None:
             self.histories = {**self.histories, server_id: current}
         return reason
@@ -286,7 +534,7 @@ class RelayCore(EventCore):
         mlog.error(
             "event server does not continue its history: clients are disconnected, and get its"
             " events from now on when they reconnect",
-            extra={"server": self._name, "reason": reason},
+            extra={"server": self.name, "reason": reason},
         )
         self._baseline = None
         self.histories = {}
@@ -298,7 +546,7 @@ class RelayCore(EventCore):
         """The events that are too old to be new: the same for both feeds."""
         async with self._finding_baseline:
             if self._baseline is None:
-                self._baseline = await relay_positions.baseline(client)
+                self._baseline = await baseline(client)
         return self._baseline
 
     def _set_client(self, client: EventerClient | None) -> None:
@@ -307,10 +555,12 @@ class RelayCore(EventCore):
             self._query_client.close()
         self._notify_status()
 
-    def _on_status(self, status: Status) -> None:
+    def _on_status(self, status: model.Status) -> None:
         self._notify_status()
 
-    def _on_response(self, session: Session, response: asyncio.Future[Sequence[Event]]) -> None:
+    def _on_response(
+        self, session: Session, response: asyncio.Future[Sequence[model.Event]]
+    ) -> None:
         self._end_pending(1, session.requested, session.payload_bytes)
         error = response.exception()
         if error is None:
@@ -325,5 +575,5 @@ class RelayCore(EventCore):
             await self._query_client.async_close()
 
 
-def _ignore_status(status: Status) -> None:
+def _ignore_status(status: model.Status) -> None:
     pass

@@ -9,11 +9,11 @@ The replication reports its state to the remote server by registering events
 ``event/<server id>/synced/<remote id>`` there, as today's Hat servers do: ``{"state":
 "CONNECTED"}``, ``SYNCING`` when there is something to catch up with, ``SYNCED`` with the ``count``
 of events that it caught up with, or null if it was connected all the time. It is SYNCING again when
-it falls behind (``lag``). SYNCED has ``left_out``, the events left out since the start, and is
+it falls behind (:class:`Lag`). SYNCED has ``left_out``, the events left out since the start, and is
 reported again when there are more.
 
 A server whose store was restored from a backup, or made anew, has another history than the one
-followed so far (``following``), and is not replicated; the log says why, and what to do.
+followed so far (:class:`Following`), and is not replicated; the log says why, and what to do.
 
 Belongs to the event loop's thread.
 """
@@ -25,32 +25,212 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from hat import aio, util
+from typing_extensions import override
 
 from eventer_bridge import limits as core_limits
+from eventer_bridge import model
+from eventer_bridge.backends import history
 from eventer_bridge.backends.common import failed
-from eventer_bridge.backends.history import is_history, type_of
+from eventer_bridge.backends.history import History, is_history, type_of
 from eventer_bridge.core import clock
 from eventer_bridge.core.engine import Engine
+from eventer_bridge.core.paging import query_all
 from eventer_bridge.core.validation import check_type
 from eventer_bridge.errors import ClosedError, EventerBridgeError, InvalidEventError
 from eventer_bridge.eventer.client import ConnectCb, EventerClient, EventsCb
-from eventer_bridge.model import (
-    INT64_MAX,
-    Event,
-    EventId,
-    EventType,
-    JsonPayload,
-    QueryLatestParams,
-    RegisterEvent,
-    Status,
-    Timestamp,
-)
 from eventer_bridge.remote import limits
 from eventer_bridge.remote.feed import Feed, FeedState
-from eventer_bridge.remote.following import Following
-from eventer_bridge.remote.lag import Lag
 
 mlog = logging.getLogger(__name__)
+
+
+class Following:
+    """Whether a remote server continues the events of ``remote_id`` that are kept here.
+
+    The server publishes its history (``history``), and the kept events have one as well. If they do
+    not, or have the same, the events are compared as far as possible: a store can be set back by
+    other means than ``mariner restore``, such as a copy of its directory.
+    """
+
+    def __init__(self, engine: Engine, remote_id: int) -> None:
+        self._engine = engine
+        self._remote_id = remote_id
+        self._type = history.type_of(remote_id)
+        self._history: History | None = None
+        self._session = 0
+
+    async def begin(
+        self, client: EventerClient, session_id: int, timestamp: model.Timestamp | None
+    ) -> str | None:
+        """Compare at the beginning of a connection; returns why not to follow the server, or None.
+
+        Args:
+            session_id: the last session kept here.
+            timestamp: of that session; None: no session is kept.
+
+        Raises:
+            EventerBridgeError: the connection was lost, or the store here failed.
+        """
+        latest = (await client.query(model.QueryLatestParams([self._type]))).events
+        self._history = history.read_all(latest).get(self._remote_id)
+        self._session = session_id
+        if timestamp is None:
+            return None
+        kept = await self._engine.known_history(self._remote_id)
+        followed = None if kept is None else kept.id
+        if self._history is not None:
+            reason = history.refusal(followed, self._history, session_id)
+            if reason is not None and await self._is_rest_deleted(followed, self._history):
+                reason = None
+        else:
+            reason = None if followed is None else f"it has no history, but {followed} was followed"
+        if reason is None and not await self._has_events(client, session_id, timestamp):
+            reason = f"session {session_id}, the last one here, is a different one there"
+        return reason
+
+    def goes_on(self, session: Sequence[model.Event]) -> str | None:
+        """Compare a session of the server; returns why to keep nothing from it on, or None.
+
+        A server that only passes on the events of another may switch to another history of it at
+        any time.
+        """
+        found = history.of_session(session)
+        if found is not None and (self._history is None or found.id not in self._history.ids):
+            followed = None if self._history is None else self._history.id
+            if reason := history.refusal(followed, found, self._session):
+                return reason
+            self._history = found
+        self._session = session[0].id.session
+        return None
+
+    async def _is_rest_deleted(self, followed: str | None, current: History) -> bool:
+        """Whether retention has deleted here all that the server does not continue.
+
+        Then another server that has its events could not give it back either.
+        """
+        spans = [span for span in current.before if span.id == followed]
+        if not spans:
+            return False
+        last = model.EventId(self._remote_id, spans[-1].last, model.INT64_MAX)
+        params = model.QueryServerParams(self._remote_id, max_results=1, last_event_id=last)
+        return not (await self._engine.query(params)).events
+
+    async def _has_events(
+        self, client: EventerClient, session_id: int, timestamp: model.Timestamp
+    ) -> bool:
+        """Whether the server's events are consistent with the last session kept here."""
+        event = await client.first_event(self._remote_id, session_id)
+        if event is not None:
+            if event.id.session == session_id:
+                return event.timestamp == timestamp
+            # that session was deleted there, or never existed
+            return event.timestamp >= timestamp and await self._has_latest(client, session_id)
+        # Nothing so new is there. It may have been deleted, if other servers' events of its types
+        # are newer; but not the last event of this type: each start registers one.
+        engine = ("event", str(self._remote_id), "engine")
+        started = (await client.query(model.QueryLatestParams([engine]))).events
+        return bool(started) and started[0].timestamp <= timestamp
+
+    async def _has_latest(self, client: EventerClient, session_id: int) -> bool:
+        """Whether no type has an event here that is later than all of its events there.
+
+        The latest event of a type is never deleted. Checks the types of the last sessions.
+        """
+        first = max(session_id - limits.COMPARED_SESSIONS, 0)
+        params = model.QueryServerParams(
+            self._remote_id, last_event_id=model.EventId(self._remote_id, first, model.INT64_MAX)
+        )
+        kept: dict[model.EventType, model.Event] = {}
+        for event in (await self._engine.query(params)).events:
+            kept[event.type] = event
+        types = list(kept)[-limits.COMPARED_TYPES :]
+        if not types:
+            return True
+        found = query_all(client.query, model.QueryLatestParams(types))
+        latest = {event.type: event async for event in found}
+        return all(
+            # servers other than ours may not keep the latest event of every type
+            self._history is None if i not in latest else not _is_before(latest[i], kept[i])
+            for i in types
+        )
+
+
+def _is_before(event: model.Event, kept: model.Event) -> bool:
+    if event.id.server == kept.id.server:
+        return event.id < kept.id
+    return model.natural_key(event) < model.natural_key(kept)
+
+
+class Lag:
+    """How far a replication is behind: what *synced* means.
+
+    Every ``limits.LAG_PERIOD_S`` it queries the remote server for durable events behind the last
+    one received. If there are none, and everything received is durable here, all that the server
+    had at the time of the query is kept. Two figures follow:
+
+    - **seconds**: since the last time that was so. Events stored there longer ago are kept here, or
+      were left out for good (``Replication.refused_events``).
+    - **events**: those that came between the last query and its answer, and so were on their way,
+      and those that are not durable here yet. There may be more while it catches up: the number of
+      those that the remote server still has is unknown.
+
+    It is synced once it has caught up, while both are within ``limits.MAX_SYNCED_LAG_S`` and
+    ``MAX_SYNCED_LAG_EVENTS``; after that, it is synced again at half of them. ``on_checked`` is
+    called after each query.
+    """
+
+    def __init__(self, feed: Feed, server_id: int, on_checked: Callable[[], None]) -> None:
+        self._feed = feed
+        self._server_id = server_id
+        self._on_checked = on_checked
+        self._loop = asyncio.get_running_loop()
+        self._complete_at_s = self._loop.time()
+        self._n_under_way = 0
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since nothing was missing; since its creation, if that is not known yet."""
+        return self._loop.time() - self._complete_at_s
+
+    @property
+    def events(self) -> int:
+        """Events that are known to be missing."""
+        return self._n_under_way + self._feed.pending_events
+
+    def is_within(self, share: float = 1) -> bool:
+        """Whether both are within this share of their bounds."""
+        return (
+            self.seconds <= share * limits.MAX_SYNCED_LAG_S
+            and self.events <= share * limits.MAX_SYNCED_LAG_EVENTS
+        )
+
+    def note_complete(self) -> None:
+        """Note that all events of the server are kept."""
+        self._complete_at_s = self._loop.time()
+        self._n_under_way = 0
+
+    async def watch(self, client: EventerClient) -> None:
+        """Query the server, again and again.
+
+        Raises:
+            EventerBridgeError: it does not answer, or the connection is lost.
+        """
+        while True:
+            requested_at_s = self._loop.time()
+            n_received = self._feed.n_received
+            last = self._feed.last_received(self._server_id)
+            params = model.QueryServerParams(
+                self._server_id, persisted=True, max_results=1, last_event_id=last
+            )
+            found = (await client.query(params)).events
+            last = self._feed.last_received(self._server_id)
+            self._n_under_way = self._feed.n_received - n_received
+            await self._feed.wait_delivered()
+            if not found or (last is not None and found[0].id <= last):
+                self._complete_at_s = requested_at_s
+            self._on_checked()
+            await asyncio.sleep(limits.LAG_PERIOD_S)
+
 
 _REFUSED: Final = (
     "server is not replicated: its store is not the one whose events are kept here. Start it with"
@@ -63,19 +243,8 @@ _REFUSED_FOR_NOW: Final = "server is not replicated for now: its events are not 
 """Of one that is not active."""
 
 
-def create(engine: Engine, remote_id: int, connect: ConnectCb) -> "Replication":
-    """Create the replication of a server, which runs until it is closed.
-
-    Args:
-        engine: keeps its events and notifies clients of them.
-        remote_id: the remote server's identifier.
-        connect: connects to it.
-    """
-    return Replication(engine, remote_id, connect)
-
-
 class Replication(aio.Resource):
-    """See the module. Made by :func:`create`.
+    """See the module. It keeps the events in an engine, and runs until it is closed.
 
     Attributes:
         remote_id: the server whose events they are.
@@ -91,7 +260,7 @@ class Replication(aio.Resource):
         self._loop = asyncio.get_running_loop()
         self._client: EventerClient | None = None
         self._remote_status_cbs = util.CallbackRegistry()
-        self._timestamp: Timestamp | None = None  # of the last session
+        self._timestamp: model.Timestamp | None = None  # of the last session
         self._is_ahead_logged = False
         self._is_refused = False
         self._refused_events = 0
@@ -108,17 +277,17 @@ class Replication(aio.Resource):
             on_left_out=engine.note_missing,
             give_way=engine.give_way,
         )
-        self._lag = Lag(self._feed, remote_id, self._on_looked)
+        self._lag = Lag(self._feed, remote_id, self._on_checked)
         self._reported_left_out = 0
         self._report_left_out_at_s = 0.0
 
     @property
+    @override
     def async_group(self) -> aio.Group:
-        """Group of the replication's tasks."""
         return self._feed.async_group
 
     @property
-    def remote_status(self) -> Status | None:
+    def remote_status(self) -> model.Status | None:
         """The remote server's status; None while there is no connection."""
         return None if self._client is None else self._client.status
 
@@ -165,12 +334,12 @@ class Replication(aio.Resource):
 
     @property
     def lag_s(self) -> float:
-        """Seconds for which events may have been missing (``lag``)."""
+        """Seconds for which events may have been missing (:class:`Lag`)."""
         return self._lag.seconds
 
     @property
     def lag_events(self) -> int:
-        """Events known to be missing at the moment (``lag``)."""
+        """Events known to be missing at the moment (:class:`Lag`)."""
         return self._lag.events
 
     @property
@@ -192,15 +361,15 @@ class Replication(aio.Resource):
             on_status=self._on_status,
         )
 
-    async def _known(self, client: EventerClient) -> Mapping[int, EventId | None]:
+    async def _known(self, client: EventerClient) -> Mapping[int, model.EventId | None]:
         session_id, self._timestamp = self._engine.replicated(self.remote_id)
         logged = None
         while reason := await self._following.begin(client, session_id, self._timestamp):
             self._is_refused = True
             self._on_client(client)  # its status counts all the same
-            # one that is not active may be about to get its events back (``own_events``)
+            # one that is not active may be about to get its events back (``group``)
             log = mlog.error, _REFUSED
-            if client.status is not Status.OPERATIONAL:
+            if client.status is not model.Status.OPERATIONAL:
                 log = mlog.warning, _REFUSED_FOR_NOW
             if log != logged:
                 extra = {
@@ -219,42 +388,41 @@ class Replication(aio.Resource):
         if self._timestamp is None:
             await self._warn_if_unknown(client)
             return {self.remote_id: None}
-        return {self.remote_id: EventId(self.remote_id, session_id, INT64_MAX)}
+        return {self.remote_id: model.EventId(self.remote_id, session_id, model.INT64_MAX)}
 
     async def _warn_if_unknown(self, client: EventerClient) -> None:
         """Warn of a wrong identifier, for which the replication would wait silently."""
-        if client.status is not Status.OPERATIONAL:
+        if client.status is not model.Status.OPERATIONAL:
             return  # perhaps nothing is registered there yet
-        started = (await client.query(QueryLatestParams([("event", "?", "engine")]))).events
+        started = (await client.query(model.QueryLatestParams([("event", "?", "engine")]))).events
         known = sorted({event.id.server for event in started})
         if known and self.remote_id not in known:
             extra = {"server": self.remote_id, "known": known[: limits.MAX_GROUP_SERVERS]}
             mlog.warning(f"server {self.remote_id} is unknown at {client.peer}", extra=extra)
 
-    def _deliver(self, session: Sequence[Event]) -> asyncio.Future[None]:
+    def _deliver(self, session: Sequence[model.Event]) -> asyncio.Future[None]:
         """Keep the events of a session that can be kept."""
         if reason := self._following.goes_on(session):
             error = ClosedError(f"server {self.remote_id} continues with another history: {reason}")
             return failed(asyncio.get_running_loop().create_future(), error)
-        checked: dict[EventType, str | None] = {}
-        reasons = [self._refusal(event, session[0], checked) for event in session]
-        events = [event for event, reason in zip(session, reasons, strict=True) if reason is None]
-        if len(events) < len(session):
-            self._refused_events += len(session) - len(events)
+        checked: dict[model.EventType, str | None] = {}
+        refusals = {
+            event.id: reason
+            for event in session
+            if (reason := self._refusal(event, session[0], checked)) is not None
+        }
+        events = [event for event in session if event.id not in refusals]
+        if refusals:
+            self._refused_events += len(refusals)
             extra = {
                 "server": self.remote_id,
                 "session": session[0].id.session,
-                "events": len(session) - len(events),
-                "reason": next(i for i in reasons if i is not None)[
-                    : core_limits.MAX_LOG_CHARACTERS
-                ],
+                "events": len(refusals),
+                "reason": next(iter(refusals.values()))[: core_limits.MAX_LOG_CHARACTERS],
             }
             mlog.error("events of a remote server are left out: they cannot be kept", extra=extra)
-            last = max(
-                event.id for event, why in zip(session, reasons, strict=True) if why is not None
-            )
             try:
-                self._engine.note_missing(last)
+                self._engine.note_missing(max(refusals))
             except EventerBridgeError as e:
                 return failed(asyncio.get_running_loop().create_future(), e)
         if not events:
@@ -273,9 +441,9 @@ class Replication(aio.Resource):
             mlog.warning("replicated events are ahead of the clock of this machine", extra=extra)
 
     def _refusal(
-        self, event: Event, first: Event, checked: dict[EventType, str | None]
+        self, event: model.Event, first: model.Event, checked: dict[model.EventType, str | None]
     ) -> str | None:
-        """Why an event can never be stored; None if it can. Remembers the results of types.
+        """The reason why an event can never be stored, or None. Remembers the results of types.
 
         A server's timestamps rise with its ids: the natural order builds on that. hat-event sends
         events for which they do not, but does not store them either.
@@ -288,7 +456,7 @@ class Replication(aio.Resource):
             checked[event.type] = self._type_refusal(event.type)
         return checked[event.type]
 
-    def _type_refusal(self, event_type: EventType) -> str | None:
+    def _type_refusal(self, event_type: model.EventType) -> str | None:
         if is_history(event_type) and event_type != type_of(self.remote_id):
             return "it is the history of another server"
         try:
@@ -318,7 +486,7 @@ class Replication(aio.Resource):
         finally:
             client.close()  # a server that does not answer is asked over another connection
 
-    def _on_looked(self) -> None:
+    def _on_checked(self) -> None:
         if self.state is FeedState.SYNCED and not self._lag.is_within():
             self._set_state(FeedState.SYNCING, None)
         elif self.state is FeedState.SYNCING and self._lag.is_within(0.5):
@@ -344,9 +512,9 @@ class Replication(aio.Resource):
         mlog.info("replication", extra=extra)
         self._report(count)
 
-    def _on_status(self, status: Status) -> None:
+    def _on_status(self, status: model.Status) -> None:
         # nothing could be reported while it was not OPERATIONAL
-        if status is Status.OPERATIONAL and self.state is not None:
+        if status is model.Status.OPERATIONAL and self.state is not None:
             self._report(None)
         self._remote_status_cbs.notify()
 
@@ -362,7 +530,9 @@ class Replication(aio.Resource):
             self._report_left_out_at_s = self._loop.time() + limits.LEFT_OUT_REPORT_S
         event_type = ("event", str(self._engine.server_id), "synced", str(self.remote_id))
         try:
-            self._client.register_only([RegisterEvent(event_type, None, JsonPayload.of(data))])
+            self._client.register_only(
+                [model.RegisterEvent(event_type, None, model.JsonPayload.of(data))]
+            )
         except EventerBridgeError as e:
             extra = {"server": self.remote_id, "reason": str(e)}
             mlog.debug(

@@ -27,38 +27,26 @@ from uuid import uuid4
 
 from hat import aio
 
+from eventer_bridge import errors, model
 from eventer_bridge import limits as core_limits
 from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.core.base import EventCore
 from eventer_bridge.core.bounded_cache import BoundedCache, type_bytes
 from eventer_bridge.core.session import Session
-from eventer_bridge.errors import (
-    ClosedError,
-    EventerBridgeError,
-    InvalidEventError,
-    LimitError,
-    ModuleError,
-    OutcomeUnknownError,
-    refusal_of,
-)
-from eventer_bridge.excerpts import cut, quoted_type
-from eventer_bridge.model import Event, EventType, RegisterEvent, SourceType, Status
 from eventer_bridge.net import Admission
-from eventer_bridge.net.pause import Pause
 from eventer_bridge.net.stats import CloseReason
+from eventer_bridge.net.stream import Pause
+from eventer_bridge.resources import Resource, closed_on_error
 from eventer_bridge.rsb import codec, limits, payloads, transport
-from eventer_bridge.rsb.connection import Received, RsbConnection
 from eventer_bridge.rsb.event import Informer, RsbEvent, RsbEventId, Scope
 from eventer_bridge.rsb.introspection import RSB_SCOPE, Introspection, Participant
-from eventer_bridge.rsb.stats import RsbStats
-from eventer_bridge.rsb.transport import Bus, BusClient, BusServer
-from eventer_bridge.slices import Steps, parts
+from eventer_bridge.slices import Steps, at_once, parts
 
 mlog = logging.getLogger(__name__)
 
 
 # refusals that a single event may cause
-_OF_ONE_EVENT: Final = (InvalidEventError, LimitError, ModuleError)
+_OF_ONE_EVENT: Final = (errors.InvalidEventError, errors.LimitError, errors.ModuleError)
 
 TimesCb: TypeAlias = Callable[[Scope, RsbEvent], None]
 """Called with each delivered event, which has as many of its four times as are known, and the scope
@@ -69,13 +57,12 @@ class BridgeSettings(NamedTuple):
     """Settings of the bridge.
 
     Attributes:
-        host: of the bus' server, this process or another.
-        port: its TCP port.
+        host, port: TCP address of the bus' server, this process or another.
         is_server: whether this process is the bus' server.
-        scopes_in: scopes to register.
-        scopes_out: scopes to send.
-        prefix: prefix of event types.
-        name: name of this process in RSB's tools.
+        scopes_in: to register.
+        scopes_out: to send.
+        prefix: of event types.
+        name: of this process in RSB's tools.
         max_event_types: quota of all participants together (``type_budget``).
     """
 
@@ -84,7 +71,7 @@ class BridgeSettings(NamedTuple):
     is_server: bool
     scopes_in: tuple[Scope, ...]
     scopes_out: tuple[Scope, ...]
-    prefix: EventType
+    prefix: model.EventType
     name: str = "mariner"
     max_event_types: int = core_limits.MAX_CLIENT_EVENT_TYPES
 
@@ -96,11 +83,10 @@ async def create(
     admission: Admission | None = None,
     observe_times: TimesCb = lambda listened, event: None,
 ) -> "Bridge":
-    """Create a bridge, which runs until closed.
+    """Create a bridge, which runs until closed; a client reconnects in the background.
 
     Args:
         core: the caller closes it, after the bridge.
-        settings: see there. A client connects, and reconnects, in the background.
         admission: the process' slots, for a server; None: its own.
         observe_times: see :data:`TimesCb`.
 
@@ -108,76 +94,57 @@ async def create(
         OSError: listening on the address failed.
     """
     bridge = Bridge(core, settings, observe_times)
-    try:
+    async with closed_on_error(bridge):
         await bridge._start(admission)
-    except BaseException:
-        await aio.uncancellable(bridge.async_close())
-        raise
     return bridge
 
 
-class Bridge(aio.Resource):
-    """See the module. Created by :func:`create`.
-
-    Attributes:
-        stats: counters.
-        max_event_types: see :class:`BridgeSettings`; may be changed.
-    """
+class Bridge(Resource):
+    """See the module. Created by :func:`create`. :attr:`max_event_types` may be changed."""
 
     def __init__(self, core: EventCore, settings: BridgeSettings, observe_times: TimesCb) -> None:
-        self.stats = RsbStats()
+        self.stats = transport.RsbStats()
         self._core = core
         self._settings = settings
         self._observe_times = observe_times
-        self._source = core.create_source(SourceType.CONNECTION)
+        self._source = core.create_source(model.SourceType.CONNECTION)
         self.max_event_types = settings.max_event_types
         self._informers = [Informer(scope) for scope in settings.scopes_out]
-        self._routes: BoundedCache[EventType, _Route | None] = BoundedCache()
+        self._routes: BoundedCache[model.EventType, _Route | None] = BoundedCache()
         self._seen: dict[RsbEventId, None] = {}
         participants = [Participant("informer", i.sender, i.scope) for i in self._informers]
         participants += [Participant("listener", uuid4(), scope) for scope in settings.scopes_in]
         self._introspection = Introspection(settings.name, tuple(participants), self._send)
-        self._bus: Bus | None = None
-        self._async_group = aio.Group()
+        self._bus: transport.Bus | None = None
         core.add_observer(self, persisted=False)
-        self._async_group.spawn(aio.call_on_cancel, self._stop)
-
-    @property
-    def async_group(self) -> aio.Group:
-        """Group of the bridge's tasks."""
-        return self._async_group
+        self.async_group.spawn(aio.call_on_cancel, self._stop)
 
     @property
     def port(self) -> int | None:
         """TCP port in use; None for a client."""
-        return self._bus.port if isinstance(self._bus, BusServer) else None
+        return self._bus.port if isinstance(self._bus, transport.BusServer) else None
 
     @property
-    def connections(self) -> frozenset[RsbConnection]:
+    def connections(self) -> frozenset[transport.RsbConnection]:
         """Connections that lead to the other participants."""
         return frozenset() if self._bus is None else self._bus.connections
 
     @property
     def is_connected(self) -> bool:
-        """Whether anybody else is on the bus."""
+        """Whether there are other participants."""
         return self._bus is not None and self._bus.is_connected
 
     # --- core.Observer --------------------------------------------------------------------
 
     def on_session(self, session: Session, persisted: bool) -> None:
         """Send its events to the bus, when it is registered (``core.Observer``)."""
-        if not self._informers or self._core.status is not Status.OPERATIONAL:
-            return
-        # of RSB events, only those added by modules
-        came = session.requested if session.source == self._source else 0
-        for event in session.events[came:]:
-            if route := self._route_of(event.type):
-                self._send_event(event, route)
+        at_once(self.on_large_session(session, persisted))
 
     def on_large_session(self, session: Session, persisted: bool) -> Steps[None]:
         """As :meth:`on_session` (``core.PatientObserver``)."""
-        if not self._informers or self._core.status is not Status.OPERATIONAL:
+        if not self._informers or self._core.status is not model.Status.OPERATIONAL:
             return
+        # of RSB events, only those added by modules
         came = session.requested if session.source == self._source else 0
         for part in parts(len(session.events)):
             for event in session.events[max(part.start, came) : part.stop]:
@@ -198,12 +165,14 @@ class Bridge(aio.Resource):
             detail = str(error) or repr(error)
             connection.close(CloseReason.INTERNAL_ERROR, detail=detail, level=logging.ERROR)
 
-    def on_status(self, status: Status) -> None:
+    def on_status(self, status: model.Status) -> None:
         """Ignored: RSB has no status (``core.Observer``)."""
 
     # --- from the bus ---------------------------------------------------------------------
 
-    def _on_received(self, connection: RsbConnection, batch: Sequence[Received]) -> None:
+    def _on_received(
+        self, connection: transport.RsbConnection, batch: Sequence[transport.Received]
+    ) -> None:
         prefix = self._settings.prefix
         events = [payloads.to_register(event, prefix) for event in self._delivered(batch)]
         if not events:
@@ -218,7 +187,9 @@ class Bridge(aio.Resource):
             go_on = functools.partial(connection.resume_reading, Pause.CORE_FULL)
             core.wait_for_room(connection.owner, go_on)
 
-    def _wait_for_room(self, connection: RsbConnection, events: Sequence[RegisterEvent]) -> None:
+    def _wait_for_room(
+        self, connection: transport.RsbConnection, events: Sequence[model.RegisterEvent]
+    ) -> None:
         """Register when the core is not full; nothing is read from the connection meanwhile."""
         core, owner, n_bytes = self._core, connection.owner, connection.take_bytes()
 
@@ -231,7 +202,7 @@ class Bridge(aio.Resource):
 
         def forget() -> None:
             core.wait_no_longer(owner, go_on)
-            error = ClosedError("the connection was closed while the core was full")
+            error = errors.ClosedError("the connection was closed while the core was full")
             self._on_refused(connection, events, error)
 
         connection.forget = forget
@@ -239,7 +210,7 @@ class Bridge(aio.Resource):
         core.wait_for_room(owner, go_on)
         connection.hold(n_bytes)
 
-    def _delivered(self, batch: Sequence[Received]) -> Iterator[RsbEvent]:
+    def _delivered(self, batch: Sequence[transport.Received]) -> Iterator[RsbEvent]:
         """The events to register."""
         for received in batch:
             event = received.event
@@ -260,13 +231,16 @@ class Bridge(aio.Resource):
         return None
 
     def _register(
-        self, connection: RsbConnection, events: Sequence[RegisterEvent], n_bytes: int
+        self,
+        connection: transport.RsbConnection,
+        events: Sequence[model.RegisterEvent],
+        n_bytes: int,
     ) -> None:
         """Register events that came as so many bytes, which are held until they are stored."""
         try:
             quota = TypeQuota("RSB", self.max_event_types)
             session = self._core.register(self._source, events, quota)
-        except EventerBridgeError as e:
+        except errors.EventerBridgeError as e:
             self._on_refused(connection, events, e)
         else:
             connection.hold(n_bytes)
@@ -276,8 +250,8 @@ class Bridge(aio.Resource):
 
     def _on_committed(
         self,
-        connection: RsbConnection,
-        events: Sequence[RegisterEvent],
+        connection: transport.RsbConnection,
+        events: Sequence[model.RegisterEvent],
         n_bytes: int,
         committed: asyncio.Future[None],
     ) -> None:
@@ -285,29 +259,32 @@ class Bridge(aio.Resource):
         error = committed.exception()
         if error is None:
             self.stats.events_registered += len(events)
-        elif isinstance(error, OutcomeUnknownError):
+        elif isinstance(error, errors.OutcomeUnknownError):
             self.stats.outcome_unknown += 1
         else:
             self._on_refused(connection, events, error)
 
     def _on_refused(
-        self, connection: RsbConnection, events: Sequence[RegisterEvent], error: BaseException
+        self,
+        connection: transport.RsbConnection,
+        events: Sequence[model.RegisterEvent],
+        error: BaseException,
     ) -> None:
         if len(events) > 1 and isinstance(error, _OF_ONE_EVENT):
             for event in events:  # the others must not suffer
                 self._register(connection, [event], 0)
             return
-        kind = refusal_of(error)
+        kind = errors.refusal_of(error)
         count = self.stats.rejected[kind] = self.stats.rejected[kind] + len(events)
         # logged at a falling rate: it may be every event
         level = logging.WARNING if count.bit_count() == 1 else logging.DEBUG
-        event_type = quoted_type(events[0].type)
-        extra = {"type": event_type, "reason": cut(str(error)), "count": count}
+        event_type = model.quoted_type(events[0].type)
+        extra = {"type": event_type, "reason": model.cut(str(error)), "count": count}
         mlog.log(level, "RSB event not registered", extra=extra)
 
     # --- to the bus -----------------------------------------------------------------------
 
-    def _route_of(self, event_type: EventType) -> "_Route | None":
+    def _route_of(self, event_type: model.EventType) -> "_Route | None":
         if event_type in self._routes.known:
             return self._routes.known[event_type]
         scope = payloads.scope_of(event_type, self._settings.prefix)
@@ -319,7 +296,7 @@ class Bridge(aio.Resource):
         self._routes.put(event_type, route, 2 * type_bytes(event_type))
         return route
 
-    def _send_event(self, event: Event, route: "_Route") -> None:
+    def _send_event(self, event: model.Event, route: "_Route") -> None:
         if not self.is_connected:
             self.stats.count_unsent("nobody there")
             return
@@ -329,7 +306,7 @@ class Bridge(aio.Resource):
                 return
             self._remember(rsb_event.event_id)
             self._send(rsb_event)
-        except InvalidEventError as e:
+        except errors.InvalidEventError as e:
             self.stats.count_unsent("invalid")
             extra = {"scope": str(route.scope), "reason": str(e)[: core_limits.MAX_LOG_CHARACTERS]}
             mlog.warning("event not sent by RSB", extra=extra)
@@ -355,7 +332,7 @@ class Bridge(aio.Resource):
                 settings.host, settings.port, self._on_received, self.stats, admission=admission
             )
         else:
-            self._bus = BusClient(
+            self._bus = transport.BusClient(
                 settings.host,
                 settings.port,
                 self._on_received,
@@ -363,7 +340,7 @@ class Bridge(aio.Resource):
                 self._introspection.say_hello,
             )
         # a bus that closes by itself closes the bridge
-        self._async_group.spawn(aio.call_on_done, self._bus.wait_closing(), self.close)
+        self.async_group.spawn(aio.call_on_done, self._bus.wait_closing(), self.close)
 
     async def _stop(self) -> None:
         self._core.remove_observer(self)

@@ -1,10 +1,8 @@
 """RSB's event model (004).
 
-An event is a value; its times are microseconds since 1970-01-01 UTC. Its id is derived from
-its sender and sequence number, on demand.
-
-Strings are bytes on the wire. Bytes that are not UTF-8 are kept by ``surrogateescape``, as in
-Python's file names, so that re-encoding an event gives the same bytes.
+An event is a value; its times are microseconds since 1970-01-01 UTC. Its id is derived from its
+sender and sequence number, on demand. Strings are bytes on the wire. Bytes that are not UTF-8 are
+kept by ``surrogateescape``, so that re-encoding an event gives the same bytes.
 
 Sans I/O; values may be used on any thread, scopes are parsed on one.
 """
@@ -17,12 +15,12 @@ from typing import Annotated, Final, NamedTuple, Self
 from uuid import UUID, uuid4, uuid5
 
 import msgspec
+from typing_extensions import override
 
 from eventer_bridge import limits
 from eventer_bridge.core.bounded_cache import BoundedCache, type_bytes
 from eventer_bridge.errors import InvalidEventError
-from eventer_bridge.excerpts import cut
-from eventer_bridge.model import Int64
+from eventer_bridge.model import Int64, cut
 
 MAX_SEQUENCE: Final = (1 << 32) - 1
 
@@ -30,14 +28,11 @@ _SCOPE: Final = re.compile(r"/(?:[-_a-zA-Z0-9]+/)*")
 
 
 class Scope(NamedTuple):
-    """Destination of an event: ``/a/b/``. Listeners on ``/a/`` receive it, too.
-
-    Attributes:
-        segments: ``("a", "b")``; none for ``/``.
-    """
+    """Destination of an event: ``/a/b/`` of segments a and b. Listeners on ``/a/`` get it, too."""
 
     segments: tuple[str, ...]
 
+    @override
     def __str__(self) -> str:
         return "/" + "".join([f"{segment}/" for segment in self.segments])
 
@@ -72,12 +67,7 @@ def parse_scope(text: str) -> Scope:
 
 
 class RsbEventId(msgspec.Struct, frozen=True, gc=False):
-    """Sender and sequence number of an event.
-
-    Attributes:
-        sender: identifier of the sending participant.
-        sequence: its counter; wraps to 0 after 2**32 - 1.
-    """
+    """Sender of an event, and its counter, which wraps to 0 after 2**32 - 1."""
 
     sender: UUID
     sequence: Annotated[int, msgspec.Meta(ge=0, le=MAX_SEQUENCE)]
@@ -107,7 +97,6 @@ class RsbEvent(msgspec.Struct, frozen=True):
 
     Attributes:
         event_id: sender and sequence number.
-        scope: its destination.
         schema: wire schema, the encoding of ``data``; "" if unknown.
         data: payload as on the wire.
         method: its role in a pattern of communication, as "REQUEST".
@@ -144,12 +133,7 @@ class RsbEvent(msgspec.Struct, frozen=True):
 
 
 class Informer:
-    """A sending participant, which sets its events' sender and sequence numbers.
-
-    Args:
-        scope: its destination, with all scopes below.
-        sequence: number of its first event.
-    """
+    """A sending participant: it numbers its events, which go to its scope or to scopes below."""
 
     def __init__(self, scope: Scope, sequence: int = 0) -> None:
         self.scope = scope

@@ -1,11 +1,10 @@
 """RSB's introspection: describes this process to RSB's tools (as real peers do).
 
-Below the scope ``/__rsb/introspection/participants/`` a participant announces itself with
-``Hello`` on a scope of its own (its UUID), and its end with ``Bye``. A tool queries all by the
-method SURVEY, or one of them by REQUEST on its scope: without data for ``Hello``, or with
-"ping" for "pong". Answers name the request as their cause.
-
-Published are the process' id, its name and its host's name; not its arguments and user.
+Below the scope ``/__rsb/introspection/participants/`` a participant announces itself with ``Hello``
+on a scope of its own (its UUID), and its end with ``Bye``. A tool queries all by the method SURVEY,
+or one of them by REQUEST on its scope: without data for ``Hello``, or with "ping" for "pong".
+Answers name the request as their cause. Published are the process' id, its name and its host's
+name; not its arguments and user.
 
 Sans I/O; used by the bridge.
 """
@@ -16,8 +15,8 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from eventer_bridge.rsb.codec import Bye, Hello
 from eventer_bridge.rsb.event import Informer, RsbEvent, RsbEventId, Scope, now_us, parse_scope
-from eventer_bridge.rsb.messages import Bye, Hello
 
 RSB_SCOPE: Final = parse_scope("/__rsb/")
 """Scope of RSB's internal events, not those of its users."""
@@ -30,13 +29,7 @@ _TEXT: Final = "utf-8-string"
 
 
 class Participant(NamedTuple):
-    """A participant of this process.
-
-    Attributes:
-        kind: "informer" or "listener".
-        id: its identifier.
-        scope: that it sends to or listens on.
-    """
+    """A participant of this process: "informer" or "listener", and its scope."""
 
     kind: str
     id: UUID
@@ -49,19 +42,10 @@ class Participant(NamedTuple):
 
 
 class Introspection:
-    """See the module.
-
-    Args:
-        name: display name of this process.
-        participants: of this process.
-        send: sends an event to the bus.
-    """
+    """See the module; ``send`` sends an event to the bus."""
 
     def __init__(
-        self,
-        name: str,
-        participants: tuple[Participant, ...],
-        send: Callable[[RsbEvent], None],
+        self, name: str, participants: tuple[Participant, ...], send: Callable[[RsbEvent], None]
     ) -> None:
         self._name = name
         self._participants = participants
@@ -82,13 +66,13 @@ class Introspection:
 
     def on_event(self, event: RsbEvent) -> None:
         """Handle an event below ``RSB_SCOPE``: answer requests to us."""
-        for participant in self._asked(event):
+        for participant in self._addressees(event):
             if event.data == b"ping" and event.schema in {_TEXT, "ascii-string"}:
                 self._answer(participant, _TEXT, b"pong", event)
             elif not event.data:
                 self._answer(participant, _HELLO, self._hello(participant), event)
 
-    def _asked(self, event: RsbEvent) -> Iterator[Participant]:
+    def _addressees(self, event: RsbEvent) -> Iterator[Participant]:
         if event.method == "SURVEY" and event.scope == PARTICIPANTS_SCOPE:
             yield from self._participants
         elif event.method == "REQUEST":

@@ -3,7 +3,7 @@
 An RSB event becomes an event of type prefix + segments of its scope. Its source timestamp is
 its create time. Its payload is
 
-* JSON if its data can be represented as a value (``values``)::
+* JSON if its data can be represented as a value (:class:`Converter`)::
 
     {"rsb": {"id": …, "sender": …, "sequence": …, "schema": …, "method": …, "causes": […],
              "meta": {"create_time": …, …, "user_infos": {…}}},
@@ -22,23 +22,17 @@ all parts of which are optional.
 Sans I/O; any thread.
 """
 
-from collections.abc import Sequence
-from typing import Annotated, Any, Final
+import base64
+import math
+import struct
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Final, NamedTuple
 from uuid import UUID
 
 import msgspec
 
-from eventer_bridge import limits
+from eventer_bridge import limits, model
 from eventer_bridge.errors import InvalidEventError, InvalidMessageError
-from eventer_bridge.model import (
-    BinaryPayload,
-    Event,
-    EventType,
-    JsonPayload,
-    Payload,
-    RegisterEvent,
-    Timestamp,
-)
 from eventer_bridge.rsb import codec
 from eventer_bridge.rsb.event import (
     MAX_SEQUENCE,
@@ -49,7 +43,140 @@ from eventer_bridge.rsb.event import (
     Scope,
     parse_scope,
 )
-from eventer_bridge.rsb.values import CONVERTERS, encode_value, schema_of
+
+
+class Converter(NamedTuple):
+    """Conversion of one wire schema that has a JSON representation; exact in both directions.
+
+    =============  ===================  =====================================================
+    wire schema    data                 JSON value
+    =============  ===================  =====================================================
+    void           nothing              null
+    double         8 bytes, LE          number (NaN and the infinities have no form)
+    int64          8 bytes, LE          integer
+    bool           1 byte, 00 or 01     true or false
+    bytes          any                  string, base64
+    utf-8-string   UTF-8                string
+    =============  ===================  =====================================================
+
+    Attributes:
+        decode: value of data; raises ``ValueError`` if it has none.
+        encode: data of a value; raises ``ValueError`` or ``TypeError`` if it has none.
+        expected: description of valid values, for errors.
+    """
+
+    decode: Callable[[bytes], Any]
+    encode: Callable[[Any], bytes]
+    expected: str
+
+
+def _unpacker(form: str) -> Callable[[bytes], Any]:
+    packed = struct.Struct(form)
+
+    def decode(data: bytes) -> Any:
+        if len(data) != packed.size:
+            raise ValueError(f"{len(data)} bytes, expected {packed.size}")
+        return packed.unpack(data)[0]
+
+    return decode
+
+
+_unpack_double: Final = _unpacker("<d")
+_BOOLS: Final = (b"\x00", b"\x01")
+
+
+def _decode_void(data: bytes) -> None:
+    if data:
+        raise ValueError("data, expected none")
+
+
+def _encode_void(value: Any) -> bytes:
+    if value is not None:
+        raise ValueError("a value, expected none")
+    return b""
+
+
+def _decode_double(data: bytes) -> float:
+    value: float = _unpack_double(data)
+    if not math.isfinite(value):
+        raise ValueError("no JSON number")
+    return value
+
+
+def _encode_double(value: Any) -> bytes:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError("no number")
+    try:
+        return struct.pack("<d", float(value))
+    except OverflowError as e:
+        raise ValueError(str(e)) from e
+
+
+def _encode_int64(value: Any) -> bytes:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError("no integer")
+    if not model.INT64_MIN <= value <= model.INT64_MAX:
+        raise ValueError("out of range")
+    return struct.pack("<q", value)
+
+
+def _encode_bool(value: Any) -> bytes:
+    if not isinstance(value, bool):
+        raise TypeError("no truth value")
+    return _BOOLS[value]
+
+
+def _encode_text(value: Any) -> bytes:
+    if not isinstance(value, str):
+        raise TypeError("no string")
+    return value.encode()
+
+
+CONVERTERS: Final = {
+    "void": Converter(_decode_void, _encode_void, "null"),
+    "double": Converter(_decode_double, _encode_double, "a number"),
+    "int64": Converter(_unpacker("<q"), _encode_int64, "an integer of 64 bits"),
+    "bool": Converter(lambda data: bool(_BOOLS.index(data)), _encode_bool, "true or false"),
+    "bytes": Converter(
+        lambda data: base64.b64encode(data).decode(),
+        lambda value: base64.b64decode(value, validate=True),
+        "a string in base64",
+    ),
+    "utf-8-string": Converter(lambda data: data.decode(), _encode_text, "a string"),
+}
+
+
+def encode_value(schema: str, value: Any) -> bytes:
+    """Data of a JSON value; a value of an unknown schema is its data in base64.
+
+    Raises:
+        InvalidEventError: the schema has no such value.
+    """
+    converter = CONVERTERS.get(schema, CONVERTERS["bytes"])
+    try:
+        return converter.encode(value)
+    except (ValueError, TypeError):
+        raise InvalidEventError(
+            f"a value of wire schema {model.cut(schema)!r}: expected {converter.expected}"
+        ) from None
+
+
+def schema_of(value: Any) -> str | None:
+    """Wire schema for a JSON value; None if none is exact."""
+    if value is None:
+        return "void"
+    if isinstance(value, int) and not model.INT64_MIN <= value <= model.INT64_MAX:
+        return None
+    return _SCHEMAS.get(type(value))
+
+
+_SCHEMAS: Final[dict[type, str]] = {
+    bool: "bool",
+    int: "int64",
+    float: "double",
+    str: "utf-8-string",
+}
+
 
 _US: Final = 1_000_000
 
@@ -81,14 +208,14 @@ _decode_probe: Final = msgspec.json.Decoder(_Probe).decode
 _decode_value: Final = msgspec.json.Decoder().decode
 
 
-def to_register(event: RsbEvent, prefix: EventType) -> RegisterEvent:
+def to_register(event: RsbEvent, prefix: model.EventType) -> model.RegisterEvent:
     """The event to register for an RSB event."""
     create_us = event.meta.create_time
-    source_timestamp = None if create_us is None else Timestamp(*divmod(create_us, _US))
+    source_timestamp = None if create_us is None else model.Timestamp(*divmod(create_us, _US))
     payload = _json_payload(event)
     if payload is None or len(payload.data) > limits.MAX_PAYLOAD_BYTES:
-        payload = BinaryPayload(_data_type(event), codec.encode(event))
-    return RegisterEvent(prefix + event.scope.segments, source_timestamp, payload)
+        payload = model.BinaryPayload(_data_type(event), codec.encode(event))
+    return model.RegisterEvent(prefix + event.scope.segments, source_timestamp, payload)
 
 
 def to_json(event: RsbEvent) -> bytes | None:
@@ -108,7 +235,7 @@ def to_json_as_bytes(event: RsbEvent) -> bytes:
     return _encode({"rsb": escaped, "value": CONVERTERS["bytes"].decode(event.data)})
 
 
-def scope_of(event_type: EventType, prefix: EventType) -> Scope | None:
+def scope_of(event_type: model.EventType, prefix: model.EventType) -> Scope | None:
     """Scope for events of a type; None if the bridge does not send them."""
     if event_type[: len(prefix)] != prefix:
         return None
@@ -120,13 +247,8 @@ def scope_of(event_type: EventType, prefix: EventType) -> Scope | None:
     return scope if scope.segments == segments else None  # not with "/" within a segment
 
 
-def from_event(event: Event, scope: Scope, informer: Informer) -> RsbEvent:
-    """RSB event of an event: the original one, or a new one.
-
-    Args:
-        event: any event of the core.
-        scope: its destination (:func:`scope_of`).
-        informer: sender of a new one; unused otherwise.
+def from_event(event: model.Event, scope: Scope, informer: Informer) -> RsbEvent:
+    """RSB event of an event of the core: the original one, or a new one by ``informer``.
 
     Raises:
         InvalidEventError: ``rsb`` in its payload is invalid.
@@ -136,7 +258,7 @@ def from_event(event: Event, scope: Scope, informer: Informer) -> RsbEvent:
     payload = event.payload
     if payload is None:
         return informer.create(scope, meta=created)
-    if isinstance(payload, BinaryPayload):
+    if isinstance(payload, model.BinaryPayload):
         original = _original(payload, scope)
         if original is not None:
             return original
@@ -168,9 +290,9 @@ def _rsb_of(event: RsbEvent) -> _Rsb:
     )
 
 
-def _json_payload(event: RsbEvent) -> Payload | None:
+def _json_payload(event: RsbEvent) -> model.Payload | None:
     data = to_json(event)
-    return None if data is None else JsonPayload(msgspec.Raw(data))
+    return None if data is None else model.JsonPayload(msgspec.Raw(data))
 
 
 def _from_envelope(raw: bytes, scope: Scope, informer: Informer, created: MetaData) -> RsbEvent:
@@ -191,7 +313,7 @@ def _from_envelope(raw: bytes, scope: Scope, informer: Informer, created: MetaDa
     return informer.create(scope, schema, data, method=rsb.method, causes=rsb.causes, meta=meta)
 
 
-def _original(payload: BinaryPayload, scope: Scope) -> RsbEvent | None:
+def _original(payload: model.BinaryPayload, scope: Scope) -> RsbEvent | None:
     """The original RSB event of a binary payload; None if there is none."""
     try:
         event = codec.decode(payload.data)
@@ -220,6 +342,6 @@ def _escaped(value: Any) -> Any:
     return value
 
 
-def _microseconds(moment: Timestamp) -> int | None:
+def _microseconds(moment: model.Timestamp) -> int | None:
     value = moment.s * _US + moment.us
     return value if -(1 << 63) <= value < 1 << 63 else None

@@ -22,7 +22,7 @@ from eventer_bridge.model import (
     RegisterEvent,
     Status,
 )
-from eventer_bridge.remote.relay_queries import is_conditional, matching
+from eventer_bridge.remote.relay import is_conditional, matching
 from mariner.cli import client as commands
 from mariner.cli.target import Target, TargetClient, TargetWire, command_of, server_options
 from mariner.client import reasons

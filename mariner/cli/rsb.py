@@ -12,12 +12,11 @@ import click
 import msgspec
 
 from eventer_bridge.errors import ClosedError, ConnectError, InvalidEventError
-from eventer_bridge.net.pause import Pause
+from eventer_bridge.net.stream import Pause
 from eventer_bridge.rsb import codec, payloads
-from eventer_bridge.rsb.connection import EventsCb, Received, RsbConnection
 from eventer_bridge.rsb.event import Informer, MetaData, RsbEvent, Scope, parse_scope
-from eventer_bridge.rsb.transport import DEFAULT_PORT, connect
-from eventer_bridge.rsb.values import encode_value, schema_of
+from eventer_bridge.rsb.payloads import encode_value, schema_of
+from eventer_bridge.rsb.transport import DEFAULT_PORT, EventsCb, Received, RsbConnection, connect
 from mariner.cli import output
 from mariner.cli.run import EXIT_FAILED, EXIT_USAGE, CommandError, report, run
 from mariner.cli.stdin import read_lines

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from eventer_bridge.control.sockets import Addressee, Identity
+from eventer_bridge.control.client import Addressee, Identity
 from mariner.cli.run import EXIT_USAGE, CommandError
 from mariner.gateway import config_file
 
@@ -22,4 +22,4 @@ def find(conf: Path, advice: str = "") -> tuple[Path, Addressee]:
     if socket is None:
         text = f"{conf}: control: missing, and there is no store that would have a socket{advice}"
         raise CommandError(text, EXIT_USAGE)
-    return socket, Addressee(configuration=Identity.ext_of(conf))
+    return socket, Addressee(configuration=Identity.of(conf))

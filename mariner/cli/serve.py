@@ -14,7 +14,7 @@ import uvloop
 from hat import aio
 
 from eventer_bridge.errors import ConfigurationError, EventerBridgeError, LimitError, StoreLossError
-from eventer_bridge.net import descriptors
+from eventer_bridge.net.quota import Descriptors, raise_file_limit
 from mariner.cli.run import report
 from mariner.cli.store_path import ACCEPT_LOSS
 from mariner.gateway import config, config_audit, config_check, config_file, gateway, logs, memory
@@ -57,9 +57,9 @@ def check(path: Path) -> None:
     except EventerBridgeError as e:
         _fail("\n".join(f"{path}: {line}" for line in str(e).splitlines()), 2)
     lines = config_audit.audit(path, conf)
-    descriptors.raise_limit()
+    raise_file_limit()
     try:
-        found = descriptors.find()
+        found = Descriptors.find()
     except LimitError as e:
         _fail(str(e), 2)
     if not found.are_enough:
@@ -103,7 +103,7 @@ def serve(*, path: Path, accept_loss: bool, is_watching: bool) -> None:
         logs.configure(conf.log, conf.audit)
     except ConfigurationError as e:
         _fail(f"{path}: {e}", 2)
-    descriptors.raise_limit()
+    raise_file_limit()
     memory.configure()
     # a reader thread yields to the event loop after at most this time
     sys.setswitchinterval(0.0002)

@@ -37,9 +37,9 @@ from eventer_bridge.model import (
     RegisterEvent,
     Status,
 )
-from eventer_bridge.net import errors as connection_errors
+from eventer_bridge.net import connecting
 from eventer_bridge.net.connecting import open_connection
-from eventer_bridge.net.pause import Pause
+from eventer_bridge.net.stream import Pause
 from mariner.client import conditions, reasons
 from mariner.client.connection import ServerConnection
 from mariner.client.notifications import Notifications, size_of
@@ -454,9 +454,7 @@ class Client(aio.Resource):
         try:
             await open_connection(self._connection, host, port, ssl, server_name)
         except OSError as e:
-            raise ConnectError(
-                f"{self._address}: {connection_errors.refused(e, server_name)}"
-            ) from e
+            raise ConnectError(f"{self._address}: {connecting.refused(e, server_name)}") from e
 
     async def _init(self, init_req: InitReq) -> None:
         self._has_cursor = init_req.cursor is not None

@@ -11,11 +11,10 @@ import logging
 import math
 from collections.abc import Callable
 
-from eventer_bridge.net import errors as connection_errors
+from eventer_bridge.net import connecting
 from eventer_bridge.net.liveness import Liveness
-from eventer_bridge.net.pause import Pause
 from eventer_bridge.net.stats import CloseReason, ServerStats
-from eventer_bridge.net.stream import Stream
+from eventer_bridge.net.stream import Pause, Stream
 from eventer_bridge.packed import Packed
 from mariner import limits
 from mariner.client import reasons
@@ -86,7 +85,7 @@ class ServerConnection(Stream[Received]):
 
     def on_lost(self, error: Exception | None) -> None:
         """See ``Stream``."""
-        self.close(CloseReason.LOST, text=connection_errors.lost(error))
+        self.close(CloseReason.LOST, text=connecting.lost(error))
 
     # --- called by the client -----------------------------------------------------------
 

@@ -47,7 +47,7 @@ from eventer_bridge import limits as core_limits
 from eventer_bridge.core import paging
 from eventer_bridge.model import Event, QueryParams, QueryResult, RegisterEvent, Status
 from eventer_bridge.net import limits as net_limits
-from eventer_bridge.net.retry import keep_trying
+from eventer_bridge.net.connecting import keep_trying
 from mariner.client import reasons
 from mariner.client.client import Client
 from mariner.client.key_maker import KeyMaker

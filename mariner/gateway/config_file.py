@@ -16,7 +16,7 @@ import yaml
 from hat import json as hat_json
 from referencing import Registry, Resource
 
-from eventer_bridge.control.sockets import SOCKET
+from eventer_bridge.control.client import SOCKET
 from eventer_bridge.errors import ConfigurationError
 from eventer_bridge.resources import read_schema
 from mariner import limits

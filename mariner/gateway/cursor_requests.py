@@ -12,7 +12,7 @@ import msgspec
 
 from eventer_bridge import limits as core_limits
 from eventer_bridge.control import client
-from eventer_bridge.control.sockets import Addressee
+from eventer_bridge.control.client import Addressee
 from eventer_bridge.core.cursors import Cursor, Cursors
 from eventer_bridge.errors import ConfigurationError, ControlError
 from eventer_bridge.model import EventId

@@ -32,7 +32,8 @@ from eventer_bridge.errors import ControlError, EventerBridgeError
 from eventer_bridge.eventer import server as eventer_server
 from eventer_bridge.eventer.server import EventerServer
 from eventer_bridge.model import QueryParams
-from eventer_bridge.net import Admission, descriptors
+from eventer_bridge.net import Admission
+from eventer_bridge.net.quota import Descriptors
 from eventer_bridge.net.stats import ServerStats
 from eventer_bridge.remote import relay, replication
 from eventer_bridge.remote.relay import RelayCore
@@ -151,7 +152,7 @@ class Gateway(aio.Resource):
         self._waits_for = "nothing"
         self._replications: list[replication.Replication] = []
         self._failed_part: str | None = None
-        self._descriptors = descriptors.find()
+        self._descriptors = Descriptors.find()
         self._admission = Admission(self._descriptors.bounds)
         self._http_stats = ServerStats()
         self.is_reloaded = True
@@ -381,7 +382,7 @@ class Gateway(aio.Resource):
         mlog.log(level, "limit of open files", extra=extra)
 
     def _relay(self, remote: RemoteConfig) -> RelayCore:
-        core = relay.create(f"{remote.host}:{remote.port}", self._connector("eventer"))
+        core = relay.RelayCore(f"{remote.host}:{remote.port}", self._connector("eventer"))
         self._own(core, "relay")
         return core
 
@@ -398,7 +399,7 @@ class Gateway(aio.Resource):
             await core.read_histories()
         for index, remote in enumerate(config.replication):
             connector = self._connector(f"event_core.replication[{index}]")
-            part = replication.create(core, remote.server_id, connector)
+            part = replication.Replication(core, remote.server_id, connector)
             self._own(part, f"replication of server {remote.server_id}")
             self._replications.append(part)
         if config.eventer_server is not None:
@@ -417,7 +418,7 @@ class Gateway(aio.Resource):
                 tokens.read_own(config.eventer_server.token, "event_core.eventer_server.token"),
             )
             address = chatter.Address(config.monitor.host, config.monitor.port)
-            self._monitor = monitor.create(
+            self._monitor = monitor.Monitor(
                 core, address, member, self._replications, accepts_loss=self._accept_loss
             )
             self._own(self._monitor, "monitor")

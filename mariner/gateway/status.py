@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from eventer_bridge.control import client
-from eventer_bridge.control.sockets import ANY, Addressee
+from eventer_bridge.control.client import ANY, Addressee
 from mariner import limits
 
 

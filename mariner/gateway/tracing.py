@@ -21,8 +21,7 @@ import msgspec
 
 from eventer_bridge.core.session import REMOTE_SOURCE, Session
 from eventer_bridge.errors import ConfigurationError
-from eventer_bridge.excerpts import quoted_type
-from eventer_bridge.model import QueryParams, Status
+from eventer_bridge.model import QueryParams, Status, quoted_type
 from mariner import limits
 from mariner.version import __version__
 

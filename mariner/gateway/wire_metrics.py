@@ -11,7 +11,7 @@ from eventer_bridge.errors import Refusal
 from eventer_bridge.net import limits as net_limits
 from eventer_bridge.net.stats import CloseReason, RefusedSlot, ServerStats
 from eventer_bridge.net.stream import Stream
-from eventer_bridge.rsb.stats import RsbStats
+from eventer_bridge.rsb.transport import RsbStats
 from mariner.gateway import families
 
 

@@ -28,8 +28,7 @@ from eventer_bridge.core.replay import Start
 from eventer_bridge.core.rights import Rights
 from eventer_bridge.core.session import Session, packed_of
 from eventer_bridge.errors import Outcome, RemoteProtocolError
-from eventer_bridge.excerpts import cut
-from eventer_bridge.model import Event, EventId, QueryResult, Status
+from eventer_bridge.model import Event, EventId, QueryResult, Status, cut
 from eventer_bridge.net import Slot, framing
 from eventer_bridge.net import limits as net_limits
 from eventer_bridge.net.liveness import Liveness

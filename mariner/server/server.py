@@ -9,7 +9,7 @@ from eventer_bridge.core.client_server import ClientServer
 from eventer_bridge.core.client_service import ObserveQueryCb
 from eventer_bridge.net import Admission
 from eventer_bridge.net import limits as net_limits
-from eventer_bridge.net.listening import StreamListener, listen_for_streams
+from eventer_bridge.net.accepting import StreamListener, listen_for_streams
 from mariner.server import encoding
 from mariner.server.connection import ClientConnection
 from mariner.wire import codec

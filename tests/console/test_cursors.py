@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 from playwright.async_api import Browser
 
-from eventer_bridge.control.sockets import Addressee, Identity
+from eventer_bridge.control.client import Addressee, Identity
 from eventer_bridge.model import Event, EventId, JsonPayload, RegisterEvent
 from mariner import client
 from mariner.gateway import cursor_requests
@@ -89,7 +89,7 @@ async def test_changes_are_asked_twice_and_audited(tmp_path: Path) -> None:
     async with running(tmp_path) as (served, made, opened):
         first, second, _ = [text_of(i.id) for i in await park(served, "c", "no idea")]
 
-        to = Addressee(store=Identity.ext_of(socket_of(tmp_path).parent))
+        to = Addressee(store=Identity.of(socket_of(tmp_path).parent))
 
         def told() -> CursorAnswer:
             return cursor_requests.ask(socket_of(tmp_path), CursorRequest("show", "app", "c"), to)

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from eventer_bridge import tls
 from eventer_bridge.control import client
-from eventer_bridge.control.sockets import Addressee, Identity
+from eventer_bridge.control.client import Addressee, Identity
 from eventer_bridge.core import tokens
 from eventer_bridge.errors import ConfigurationError
 from mariner_certs import authority, files
@@ -144,7 +144,7 @@ class _World:
         path = self._directory / "gateway.json"
         path.write_text(json.dumps({**json.loads(path.read_text()), **conf}))
         socket = self._directory / "events" / "control.sock"
-        to = Addressee(configuration=Identity.ext_of(path))
+        to = Addressee(configuration=Identity.of(path))
         answer: dict[str, Any] = await asyncio.to_thread(
             client.request, socket, "reload", None, to=to, what="gateway", timeout_s=TIMEOUT_S
         )

@@ -13,10 +13,10 @@ import pytest
 from eventer_bridge import chatter, packed
 from eventer_bridge.backends.rocksdb import snapshot
 from eventer_bridge.eventer import client as eventer_client
+from eventer_bridge.memory import account_of_process
 from eventer_bridge.model import BinaryPayload, Event, EventId, Status, Timestamp
 from eventer_bridge.rsb import codec
 from eventer_bridge.rsb.event import MetaData, RsbEvent, RsbEventId, Scope
-from eventer_bridge.sharing.memory import account_of_process
 from mariner.gateway.gateway import Gateway
 from tests.eventer_bridge.rsb.peers import RawPeer as RsbPeer
 from tests.support import hat_events

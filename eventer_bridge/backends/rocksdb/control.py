@@ -23,8 +23,8 @@ from eventer_bridge.backends.rocksdb import database, directories
 from eventer_bridge.backends.rocksdb.checkpoint import ext_checkpoint, scratch_path
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.control import client
+from eventer_bridge.control.client import SOCKET, Addressee, Identity
 from eventer_bridge.control.server import ControlServer
-from eventer_bridge.control.sockets import SOCKET, Addressee, Identity
 from eventer_bridge.errors import ControlError, EventerBridgeError, StorageError
 
 mlog = logging.getLogger(__name__)
@@ -138,7 +138,7 @@ def _request_checkpoint(store_path: Path, target: Path) -> None:
 
 def _request(store_path: Path, name: str, argument: str, timeout_s: float) -> None:
     what = f"{store_path}: the process that has the event store open"
-    to = Addressee(store=Identity.ext_of(store_path))
+    to = Addressee(store=Identity.of(store_path))
     try:
         client.request(store_path / SOCKET, name, argument, to=to, what=what, timeout_s=timeout_s)
     except ControlError as e:

@@ -1,7 +1,7 @@
 """Whether a store has all that it ever had: the file ``WHOLE``.
 
 A server whose store is new, was restored, or is an earlier copy gives ids again that it gave
-before, and does not know. In a group the other servers do, and are asked (``remote.own_events``).
+before, and does not know. In a group the other servers do, and are asked (``remote.group``).
 
 The file is written when nothing was missing. It names the history of the store, which is another
 one after a restore, and its own inode, which a copy of it does not have: in a file system of its

@@ -8,8 +8,7 @@ looks at coverage can drive the same check.
 from typing import Final, TypeAlias
 
 from eventer_bridge.chatter.codec import Dialect, Msg, encode
-from eventer_bridge.chatter.conversation import Conversation
-from eventer_bridge.chatter.protocol import ChatterProtocol
+from eventer_bridge.chatter.protocol import ChatterProtocol, Conversation
 from eventer_bridge.errors import RemoteProtocolError
 from eventer_bridge.net.framing import encode_frame
 from tests.eventer_bridge.chatter.samples import next_message

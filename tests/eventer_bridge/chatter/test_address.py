@@ -1,6 +1,6 @@
 import pytest
 
-from eventer_bridge.chatter.address import Address, parse_address
+from eventer_bridge.chatter.connection import Address, parse_address
 from eventer_bridge.errors import ConfigurationError
 
 

@@ -20,8 +20,8 @@ from eventer_bridge.errors import (
     LocalProtocolError,
 )
 from eventer_bridge.net import limits as net_limits
-from eventer_bridge.net.pause import Pause
 from eventer_bridge.net.stats import CloseReason
+from eventer_bridge.net.stream import Pause
 from tests.eventer_bridge.chatter.peers import (
     ANY,
     Echo,

@@ -6,8 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from eventer_bridge.chatter.codec import Dialect, Msg
-from eventer_bridge.chatter.conversation import Conversation, Turn
-from eventer_bridge.chatter.protocol import ChatterProtocol
+from eventer_bridge.chatter.protocol import ChatterProtocol, Conversation, Turn
 from eventer_bridge.errors import InvalidMessageError, LocalProtocolError, RemoteProtocolError
 from tests.eventer_bridge.chatter.protocols import DIALECTS, deliver, frame, make, msg, receive
 from tests.eventer_bridge.chatter.samples import messages_of

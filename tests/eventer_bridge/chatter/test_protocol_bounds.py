@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eventer_bridge.chatter.codec import Dialect, Msg, encode
-from eventer_bridge.chatter.conversation import Conversation, Turn
-from eventer_bridge.chatter.protocol import Handled, Message
+from eventer_bridge.chatter.protocol import Conversation, Handled, Message, Turn
 from eventer_bridge.errors import FrameError, LimitError, LocalProtocolError, RemoteProtocolError
 from eventer_bridge.net import limits
 from eventer_bridge.net.framing import encode_frame

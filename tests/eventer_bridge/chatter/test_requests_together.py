@@ -6,8 +6,7 @@ from typing import Any, Final
 import pytest
 
 from eventer_bridge.chatter.codec import Dialect, Msg, decode_requests, encode
-from eventer_bridge.chatter.conversation import Conversation
-from eventer_bridge.chatter.protocol import ChatterProtocol, Message
+from eventer_bridge.chatter.protocol import ChatterProtocol, Conversation, Message
 from eventer_bridge.errors import RemoteProtocolError
 from eventer_bridge.net.framing import encode_frame
 from tests.eventer_bridge.chatter.protocols import DIALECTS, frame, make, msg, receive

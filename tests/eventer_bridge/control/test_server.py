@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from eventer_bridge.control import client
+from eventer_bridge.control.client import ANY, Addressee, Identity
 from eventer_bridge.control.server import ControlServer, listen
-from eventer_bridge.control.sockets import ANY, Addressee, Identity
 from eventer_bridge.errors import ControlError
 
 RACER = """
@@ -65,19 +65,19 @@ async def test_a_request_says_which_process_it_means(tmp_path: Path) -> None:
         server.configuration = ours
         for good in (
             Addressee(pid=os.getpid()),
-            Addressee(configuration=Identity.ext_of(ours)),
-            Addressee(configuration=Identity.ext_of(tmp_path / "link.yaml")),
+            Addressee(configuration=Identity.of(ours)),
+            Addressee(configuration=Identity.of(tmp_path / "link.yaml")),
         ):
             assert await ask(path, good) == 5
         who = f"{path}: process {os.getpid()} answers here"
         for bad, reason in (
             (Addressee(pid=1), f"{who}, not process 1"),
             (
-                Addressee(configuration=Identity.ext_of(theirs)),
+                Addressee(configuration=Identity.of(theirs)),
                 f"{who}, whose configuration is {ours}, and not the one of configuration {theirs}",
             ),
             (
-                Addressee(pid=os.getpid(), store=Identity.ext_of(tmp_path)),
+                Addressee(pid=os.getpid(), store=Identity.of(tmp_path)),
                 f"{who}, which has none, and not the one of store {tmp_path}",
             ),
             (ANY, "not a request: expected 'to', which says what process it is for"),
@@ -88,7 +88,7 @@ async def test_a_request_says_which_process_it_means(tmp_path: Path) -> None:
         assert await ask(path, ANY, "look") == 5
         # replaced or removed meanwhile: it is the path that counts
         ours.unlink()
-        assert await ask(path, Addressee(configuration=Identity.ext_of(ours))) == 5
+        assert await ask(path, Addressee(configuration=Identity.of(ours))) == 5
 
 
 async def test_a_socket_in_use_is_refused(tmp_path: Path) -> None:

@@ -22,9 +22,9 @@ from eventer_bridge.core.rights import ClientConfig, RegisterRule, Rights
 from eventer_bridge.core.session import Session
 from eventer_bridge.model import RegisterEvent
 from eventer_bridge.net import limits as net_limits
-from eventer_bridge.net.listening import StreamListener, listen_for_streams
-from eventer_bridge.net.pause import Pause
+from eventer_bridge.net.accepting import StreamListener, listen_for_streams
 from eventer_bridge.net.stats import ServerStats
+from eventer_bridge.net.stream import Pause
 from eventer_bridge.subscription import Subscription
 from tests.eventer_bridge.core import line_wire
 from tests.eventer_bridge.core.line_wire import ENCODING, Client

@@ -19,6 +19,7 @@ from eventer_bridge.eventer.messages import (
     MsgQueryRes,
     MsgStatusNotify,
 )
+from eventer_bridge.memory import MemoryShare, account_of_process
 from eventer_bridge.model import (
     Event,
     EventId,
@@ -27,7 +28,6 @@ from eventer_bridge.model import (
     Status,
     Timestamp,
 )
-from eventer_bridge.sharing.memory import MemoryShare, account_of_process
 from tests.support.waiting import until
 from tests.torture.attacks import wire
 

@@ -13,7 +13,7 @@ from eventer_bridge.eventer import codec
 from eventer_bridge.eventer.messages import MsgEventsAck, MsgEventsNotify, MsgRegisterReq
 from eventer_bridge.model import Event, EventId, JsonPayload, Timestamp
 from eventer_bridge.net import limits as net_limits
-from eventer_bridge.net.pause import Pause
+from eventer_bridge.net.stream import Pause
 from tests.eventer_bridge.eventer.peers import (
     Peer,
     closed,

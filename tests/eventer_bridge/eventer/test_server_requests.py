@@ -48,7 +48,7 @@ from eventer_bridge.model import (
     Timestamp,
 )
 from eventer_bridge.net import limits as net_limits
-from eventer_bridge.net.pause import Pause
+from eventer_bridge.net.stream import Pause
 from tests.eventer_bridge.core.slow_engine.support import SlowBackend, running
 from tests.eventer_bridge.eventer.peers import (
     Peer,

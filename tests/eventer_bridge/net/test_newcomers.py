@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eventer_bridge.net.newcomers import Newcomers
+from eventer_bridge.net.admission import Newcomers
 
 STEPS = st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from("+-!"), st.integers(0, 30)))
 """One of an address comes, one goes, or one sends something; which one."""

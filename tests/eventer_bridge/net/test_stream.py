@@ -15,8 +15,8 @@ import pytest
 from eventer_bridge import chatter, limits
 from eventer_bridge.chatter.codec import Msg
 from eventer_bridge.net import limits as net_limits
-from eventer_bridge.net.pause import Pause
-from eventer_bridge.net.tcp_state import TcpState, tcp_state
+from eventer_bridge.net.sockets import TcpState, tcp_state
+from eventer_bridge.net.stream import Pause
 from eventer_bridge.rsb import transport as rsb
 from mariner.client.connection import ServerConnection
 from mariner.server.connection import ClientConnection

@@ -8,6 +8,7 @@ from pathlib import Path
 from eventer_bridge import chatter
 from eventer_bridge.eventer import client
 from eventer_bridge.eventer.client import EventerClient
+from eventer_bridge.memory import account_of_process
 from eventer_bridge.model import (
     Event,
     EventId,
@@ -16,7 +17,6 @@ from eventer_bridge.model import (
     SourceType,
 )
 from eventer_bridge.remote.feed import Feed, FeedState
-from eventer_bridge.sharing.memory import account_of_process
 from tests.support.event_servers import event_server, eventer_port
 
 

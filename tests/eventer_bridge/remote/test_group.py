@@ -20,7 +20,7 @@ from eventer_bridge.core.engine import Engine
 from eventer_bridge.eventer import client
 from eventer_bridge.eventer import server as eventer_server
 from eventer_bridge.model import Status
-from eventer_bridge.remote import limits, replication
+from eventer_bridge.remote import limits
 from eventer_bridge.remote.group import ServerGroup, server_data
 from eventer_bridge.remote.replication import Replication
 from tests.support.gateway import gateway
@@ -156,7 +156,7 @@ async def test_one_that_is_stopped_is_waited_for_no_longer(
 async def test_configured_replications_are_members() -> None:
     async with standby() as core, other() as (_, address):
         connect = functools.partial(client.connect, address, "event/1", client_token=TOKEN)
-        configured: Replication = replication.create(core, 2, connect)
+        configured: Replication = Replication(core, 2, connect)
         async with configured, ServerGroup(core, "another", [configured]) as group:
             await until(core, 2)
             assert not group.is_other_active  # it may be of another group

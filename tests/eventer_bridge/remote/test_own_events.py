@@ -18,8 +18,7 @@ from eventer_bridge.model import (
     RegisterEvent,
     SourceType,
 )
-from eventer_bridge.remote import own_events
-from eventer_bridge.remote.group import ServerGroup, server_data
+from eventer_bridge.remote.group import ServerGroup, regain, server_data
 from tests.support.event_servers import event_server, eventer_port
 
 TOKEN = "pair"
@@ -44,15 +43,15 @@ async def test_one_that_misses_nothing_does_not_wait_for_ever(backend: str) -> N
     if backend == "memory":
         await made.note_whole()
     async with member(made) as (core, group):
-        assert await own_events.regain(core, group, 60, accepts_loss=False) == set()
+        assert await regain(core, group, 60, accepts_loss=False) == set()
         group.update([server_data(2, NOBODY, TOKEN)])
-        assert await own_events.regain(core, group, 0.2, accepts_loss=False) == set()
+        assert await regain(core, group, 0.2, accepts_loss=False) == set()
         assert core.waits_for == "it asks server 2 what that has of its events"
 
 
 async def test_one_that_may_miss_something_waits_for_an_answer() -> None:
     async with member(memory.create()) as (core, group):
-        asking = asyncio.create_task(own_events.regain(core, group, 0.0, accepts_loss=False))
+        asking = asyncio.create_task(regain(core, group, 0.0, accepts_loss=False))
         await asyncio.wait([asking], timeout=0.1)
         assert not asking.done()
         reason = "it waits for another server of the group to tell what that has of its events"
@@ -92,7 +91,7 @@ async def test_what_is_missing_of_what_comes_back_is_told(
         async with member(memory.create(), None) as (core, group):
             address = chatter.Address("127.0.0.1", eventer_port(second))
             group.update([server_data(2, address, None)])
-            assert await own_events.regain(core, group, 60, accepts_loss=False) == {2}
+            assert await regain(core, group, 60, accepts_loss=False) == {2}
             found = await core.query(QueryServerParams(1, last_event_id=ids[0]))
             assert [i.id for i in found.events if i.type == ("a",)] == ids[-3:]
             assert found.deleted == ids[-4]
@@ -104,6 +103,6 @@ async def test_a_loss_is_accepted() -> None:
     backend = memory.create()
     async with member(backend) as (core, group):
         group.update([server_data(2, NOBODY, TOKEN)])
-        assert await own_events.regain(core, group, 0.2, accepts_loss=True) == set()
+        assert await regain(core, group, 0.2, accepts_loss=True) == set()
         await core.start()
         assert backend.last_session(1).session > 10**9

@@ -10,8 +10,8 @@ import pytest
 from eventer_bridge import chatter
 from eventer_bridge.eventer import client
 from eventer_bridge.model import INT64_MAX, Event, EventId, Timestamp
-from eventer_bridge.remote import relay_positions
-from eventer_bridge.remote.relay_positions import RelayPosition
+from eventer_bridge.remote import relay
+from eventer_bridge.remote.relay import RelayPosition
 from tests.support.event_servers import event_server, eventer_port, events_of
 from tests.support.peer import RawPeer, event, register_req
 
@@ -34,7 +34,7 @@ async def server_with_events(
 
 
 async def resume(connected: client.EventerClient, position: RelayPosition) -> EventId | None:
-    found = await relay_positions.resume(connected, {1: position})
+    found = await relay.resume(connected, {1: position})
     assert list(found) == [1]
     return found[1]
 
@@ -60,7 +60,7 @@ async def test_the_last_events_were_lost(tmp_path: Path, caplog: pytest.LogCaptu
             before = Timestamp(0, 0)
             assert await resume(connected, RelayPosition(EventId(1, session_id, 1), before)) is None
             assert caplog.records[-1].__dict__["continues_after"] is None
-        first = await relay_positions.resume(
+        first = await relay.resume(
             connected, {2: RelayPosition(EventId(2, 17, 1), LATER)}
         )  # a server of which nothing is there any more
         assert first == {1: None, 2: None}
@@ -68,6 +68,6 @@ async def test_the_last_events_were_lost(tmp_path: Path, caplog: pytest.LogCaptu
 
 async def test_the_baseline_is_the_last_event_of_each_server(tmp_path: Path) -> None:
     async with server_with_events(tmp_path) as (connected, _):
-        [(server_id, position)] = (await relay_positions.baseline(connected)).items()
+        [(server_id, position)] = (await relay.baseline(connected)).items()
         assert server_id == 1
         assert await resume(connected, position) == position.id

@@ -14,6 +14,7 @@ from eventer_bridge.core import engine
 from eventer_bridge.core.engine import Engine
 from eventer_bridge.core.session import REMOTE_SOURCE, Session
 from eventer_bridge.eventer import client
+from eventer_bridge.memory import account_of_process
 from eventer_bridge.model import (
     JsonPayload,
     QueryServerParams,
@@ -24,7 +25,6 @@ from eventer_bridge.model import (
 from eventer_bridge.remote import limits as remote_limits
 from eventer_bridge.remote import replication
 from eventer_bridge.remote.replication import Replication
-from eventer_bridge.sharing.memory import account_of_process
 from mariner.gateway.gateway import Gateway
 from tests.support.event_servers import event_server, eventer_port
 
@@ -77,7 +77,7 @@ async def register(server: Gateway, n_sessions: int, n_bytes: int = 0) -> None:
 
 def replicate(first: Gateway, core: Engine) -> Replication:
     address = chatter.Address("127.0.0.1", eventer_port(first), is_tls=False)
-    return replication.create(core, 1, functools.partial(client.connect, address, "event/2"))
+    return replication.Replication(core, 1, functools.partial(client.connect, address, "event/2"))
 
 
 async def test_a_session_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from eventer_bridge.model import INT64_MAX, INT64_MIN
 from eventer_bridge.rsb.event import MetaData, RsbEvent, RsbEventId, Scope, parse_scope
-from eventer_bridge.rsb.values import CONVERTERS
+from eventer_bridge.rsb.payloads import CONVERTERS
 
 SENDER: Final = UUID("D8FBFEF4-4EB0-4C89-9716-C425DED3C527")
 OTHER: Final = UUID("BF948D47-618F-4B04-AAC5-0AB5A1A79267")

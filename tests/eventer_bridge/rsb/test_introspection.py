@@ -3,9 +3,9 @@
 import os
 from uuid import UUID, uuid4
 
+from eventer_bridge.rsb.codec import Bye, Hello
 from eventer_bridge.rsb.event import Informer, RsbEvent, parse_scope
 from eventer_bridge.rsb.introspection import PARTICIPANTS_SCOPE
-from eventer_bridge.rsb.messages import Bye, Hello
 from tests.eventer_bridge.rsb.peers import RawPeer, raw_server
 from tests.eventer_bridge.rsb.samples import sample
 from tests.eventer_bridge.rsb.test_bridge import bridging, rsb_port, stats

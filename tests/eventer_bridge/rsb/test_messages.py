@@ -5,7 +5,7 @@ import re
 import pytest
 
 from eventer_bridge.resources import read_schema
-from eventer_bridge.rsb.messages import read_proto
+from eventer_bridge.rsb.codec import read_proto
 from tests.eventer_bridge.rsb.oracle import FIELDS, describe
 
 

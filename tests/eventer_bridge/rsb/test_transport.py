@@ -14,13 +14,11 @@ from eventer_bridge import limits
 from eventer_bridge.errors import ClosedError, ConnectError
 from eventer_bridge.net import Admission, Bounds
 from eventer_bridge.net import limits as net_limits
-from eventer_bridge.net.pause import Pause
+from eventer_bridge.net.stream import Pause
 from eventer_bridge.rsb import codec, transport
 from eventer_bridge.rsb import limits as rsb_limits
-from eventer_bridge.rsb.connection import Received, RsbConnection
 from eventer_bridge.rsb.event import RsbEvent
-from eventer_bridge.rsb.stats import RsbStats
-from eventer_bridge.rsb.transport import BusClient, BusServer
+from eventer_bridge.rsb.transport import BusClient, BusServer, Received, RsbConnection, RsbStats
 from tests.eventer_bridge.rsb.peers import RawPeer, raw_server
 from tests.eventer_bridge.rsb.samples import sample
 from tests.support.waiting import until

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from eventer_bridge.errors import InvalidEventError
-from eventer_bridge.rsb.values import CONVERTERS, encode_value, schema_of
+from eventer_bridge.rsb.payloads import CONVERTERS, encode_value, schema_of
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from eventer_bridge import tls
 from eventer_bridge.backends.rocksdb import control
 from eventer_bridge.backends.rocksdb.restoring import ext_begin_history
 from eventer_bridge.control import client as requests
-from eventer_bridge.control.sockets import Addressee, Identity
+from eventer_bridge.control.client import Addressee, Identity
 from eventer_bridge.core import tokens
 from eventer_bridge.core.quotas import Account
 from eventer_bridge.errors import ConfigurationError, EventerBridgeError
@@ -265,7 +265,7 @@ async def test_a_file_for_a_process(tmp_path: Path) -> None:
         conf["quota"] = {"bytes_per_s": 9_999}
         (tmp_path / "gateway.json").write_text(json.dumps(conf))
         socket = tmp_path / "events" / "control.sock"
-        to = Addressee(store=Identity.ext_of(socket.parent))
+        to = Addressee(store=Identity.of(socket.parent))
         await asyncio.to_thread(
             requests.request, socket, "reload", None, to=to, what="it", timeout_s=TIMEOUT_S
         )

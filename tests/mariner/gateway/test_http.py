@@ -9,8 +9,8 @@ import pytest
 from prometheus_client import CollectorRegistry, Gauge, Metric
 
 from eventer_bridge import limits as core_limits
+from eventer_bridge.memory import account_of_process
 from eventer_bridge.net import limits as net_limits
-from eventer_bridge.sharing.memory import account_of_process
 from mariner import limits
 from mariner.gateway.gateway import Gateway
 from tests.support.inprocess import metrics_of_wire, running_gateway

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from eventer_bridge.backends import rocksdb
-from eventer_bridge.control.sockets import SOCKET
+from eventer_bridge.control.client import SOCKET
 from mariner.cli import main
 from tests.support.gateway import gateway
 from tests.support.peer import RawPeer, event, register_req

@@ -15,7 +15,7 @@ from eventer_bridge.core.quotas import ClientQuota
 from eventer_bridge.errors import ConfigurationError, InitError
 from eventer_bridge.eventer import client as eventer
 from eventer_bridge.model import JsonPayload, QueryLatestParams, RegisterEvent
-from eventer_bridge.net.pause import Pause
+from eventer_bridge.net.stream import Pause
 from mariner.gateway import config_file
 from mariner.gateway.gateway import Gateway
 from tests.mariner.gateway.reloaded import Running, running

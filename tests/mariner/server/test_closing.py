@@ -7,7 +7,7 @@ import pytest
 
 from eventer_bridge import chatter
 from eventer_bridge.net import limits
-from eventer_bridge.rsb.connection import RsbConnection
+from eventer_bridge.rsb.transport import RsbConnection
 from mariner.server.connection import ClientConnection
 from tests.support.inprocess import running_gateway
 from tests.support.peer import RawPeer

@@ -13,9 +13,9 @@ import pytest
 
 from eventer_bridge import limits
 from eventer_bridge.backends.visible_query import VisibleQuery
+from eventer_bridge.memory import account_of_process
 from eventer_bridge.model import QueryResult
-from eventer_bridge.net.pause import Pause
-from eventer_bridge.sharing.memory import account_of_process
+from eventer_bridge.net.stream import Pause
 from mariner.gateway.gateway import Gateway
 from mariner.server.connection import ClientConnection
 from tests.eventer_bridge.backends.faults import being_synced, held_sync

@@ -21,7 +21,7 @@ from eventer_bridge.backends.rocksdb import control, database, directories
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.backends.rocksdb.verified_rows import Finding
 from eventer_bridge.backends.rocksdb.verify import ext_verify
-from eventer_bridge.control.sockets import SOCKET, short_path
+from eventer_bridge.control.client import SOCKET, short_path
 from eventer_bridge.errors import ClosedError, StorageError, StoreDamagedError, StoreLockedError
 from eventer_bridge.model import Event, Order, QueryTimeseriesParams, Timestamp
 from tests.eventer_bridge.backends.consistency import check_store

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from eventer_bridge.sharing.fairness import FairGate, FairLine
+from eventer_bridge.slices import FairGate, FairLine
 from tests.support.waiting import until
 
 

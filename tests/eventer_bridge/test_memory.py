@@ -5,7 +5,7 @@ import functools
 import pytest
 
 from eventer_bridge import limits
-from eventer_bridge.sharing.memory import MemoryAccount, MemoryShare
+from eventer_bridge.memory import MemoryAccount, MemoryShare
 
 UNIT = limits.UNCOUNTED_BYTES
 

@@ -6,9 +6,8 @@ not read, subscriptions, answers over HTTP, events of other servers. Bounds of e
 enough: thousands of connections might use them to the full.
 
 When all together hold too much, the owner who holds most loses the largest of its shares, which
-means that a connection is closed, until the rest fits. Owners are clients, or addresses as long as
-it is not known which client it is: somebody with one large message does not pay for somebody with a
-thousand smaller ones.
+means that a connection is closed, until the rest fits. Owners are clients, or addresses until the
+client is known: a client with one large message does not pay for one with a thousand smaller ones.
 
 Belongs to the event loop's thread.
 """
@@ -32,16 +31,7 @@ class _Owner:
 
 
 class MemoryShare:
-    """What one connection, or another holder, holds.
-
-    Args:
-        account: of the process.
-        owner: to whom it belongs.
-
-    Attributes:
-        n_bytes: the counted part of what it holds.
-        is_closed: whether it is not counted any more.
-    """
+    """What one connection, or another holder, holds; ``n_bytes`` is the counted part of it."""
 
     __slots__ = ("_account", "_close", "_owner", "is_closed", "n_bytes")
 
@@ -57,7 +47,7 @@ class MemoryShare:
         self._close = close
 
     def move(self, owner: str) -> None:
-        """It belongs to somebody else from now on."""
+        """It belongs to another owner from now on."""
         n_bytes = self.n_bytes
         self.set(0)
         self._owner = owner
@@ -87,15 +77,7 @@ class MemoryShare:
 
 
 class MemoryAccount:
-    """See the module. A process has one (:func:`account_of_process`).
-
-    Args:
-        max_bytes: that all shares may hold together; None: ``limits.MAX_MEMORY_BYTES``.
-
-    Attributes:
-        n_bytes: that they hold.
-        max_bytes: see above.
-    """
+    """See the module. A process has one (:func:`account_of_process`)."""
 
     def __init__(self, max_bytes: int | None = None) -> None:
         self.max_bytes = limits.MAX_MEMORY_BYTES if max_bytes is None else max_bytes
@@ -137,7 +119,7 @@ _accounts: "Final[WeakKeyDictionary[asyncio.AbstractEventLoop, MemoryAccount]]" 
 
 
 def account_of_process() -> MemoryAccount:
-    """The account of all that belongs to the running event loop, of which a process has one."""
+    """The account of the running event loop, the only one of a process."""
     loop = asyncio.get_running_loop()
     account = _accounts.get(loop)
     if account is None:
