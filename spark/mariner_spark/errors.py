@@ -1,24 +1,7 @@
-"""Errors of the Spark side.
-
-::
-
-    MarinerSparkError
-    ├── JavaError                no Java that Spark could run on
-    ├── LakeError                a lake, or its file system
-    │   └── NoLakeError          there is no lake
-    ├── OptionError              an option of the data source; the text begins with its name
-    │   └── GatewayUnavailableError  the gateway cannot be reached (host, port)
-    ├── ProcessKilledError       a process that worked beside this one was killed
-    ├── SchemaError              a schema that the user gave
-    ├── SnapshotError            the snapshot of a read no longer exists
-    ├── SparkHomeError           SPARK_HOME names no Spark that can be used
-    └── SourceError              the gateway's answers cannot be used
-        ├── DataLossError        events were deleted before a stream read them
-        └── HistoryError         they do not continue those that a stream read
+"""Errors of the Spark side, which Spark wraps in errors of its own that contain the text.
 
 Errors of the store are ``StorageError`` of ``eventer_bridge``, errors of the protocol
-``MarinerError`` of ``mariner``. Spark wraps all of them in errors of its own, which contain the
-text.
+``MarinerError`` of ``mariner``.
 """
 
 from typing import Any

@@ -46,6 +46,9 @@ driver still runs is unknown here."""
 SNAPSHOT_TRIES: Final = 3
 """Attempts to take a snapshot of a store that other processes open or change meanwhile."""
 
+PROBES: Final = 8
+"""Look-ups in a store for each server and slice of time: they find about equal slices."""
+
 # --- network ------------------------------------------------------------------------------
 
 CONNECT_TIMEOUT_S: Final = 10.0
@@ -81,6 +84,21 @@ a tenth of it if one in a hundred is."""
 
 SLICE_SESSIONS: Final = 250
 """Sessions of a batch that are worth another task, with its own connection."""
+
+NEAR_EVENTS: Final = 200
+"""Events after the offset of a batch, and before its end, that are checked for deleted ones."""
+
+NEAR_SESSIONS: Final = 100
+"""Sessions before the end that have these events."""
+
+BEFORE_EVENTS: Final = 200
+"""Events before the offset that are checked."""
+
+SEEN_EVENTS: Final = 10
+"""Events before the end: none is missing there for a client that sees everything."""
+
+MAX_CHECKED_TYPES: Final = 50
+"""Types whose oldest event is queried: 0.1 ms each."""
 
 # --- lake ---------------------------------------------------------------------------------
 

@@ -1,31 +1,45 @@
 """Batch reads with Python arguments: :func:`read`.
 
-The arguments become options of the data source (``source.options``), which are checked here, before
-Spark is called. A lake is read by Spark's own Parquet source (``lake_reader``).
+Arguments that are options of the data source are checked before Spark is called. A lake is read by
+Spark's own Parquet source; no Delta jar is needed. The files of a table are chosen when it is read,
+by the statistics in its log, so a data frame shows the lake of that moment, however often it is
+computed, until a vacuum deletes the files. Where Spark lacks the file system of an object store,
+tasks read the files with deltalake.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from datetime import date, datetime, timedelta
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import date, datetime
+from functools import reduce
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
-import msgspec
-from pyspark.sql import DataFrame, SparkSession
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType
+from pyspark.sql.utils import is_remote
 
 from eventer_bridge.errors import InvalidEventError
 from eventer_bridge.model import EventType
-from mariner_spark import times
-from mariner_spark.errors import OptionError
-from mariner_spark.lake_reader import read_events as read_lake
-from mariner_spark.schema import LAKE_SCHEMA, SCHEMA
+from mariner_spark import schema, times, type_path
+from mariner_spark.errors import LakeError, OptionError
+from mariner_spark.lake.tables import EVENTS, Lake, arrow_schema
 from mariner_spark.source import options
+from mariner_spark.source.options import Selection
+from mariner_spark.times import Interval
 
 Moment: TypeAlias = str | date | float
 """A moment: ``datetime`` (UTC if it is naive), ``date``, a string as the options take it (ISO 8601,
 UTC if it names no zone), or seconds since 1970."""
 
+EVERYTHING: Final = Selection()
 
+
+@options.documented
 def read(
     spark: SparkSession,
     *,
@@ -53,107 +67,53 @@ def read(
 
     ``read(spark, store="data/events", types="machine/cpu/?", from_=date(2025, 1, 1))``
 
-    Args:
-        spark: a session with the data source: from ``get_session``, or after ``register``.
-        store: directory of a store, whether a gateway has it open or not.
-        gateway: or a gateway: ``HOST`` or ``HOST:PORT``.
-        lake: or a lake: a folder, or a location in an object store. It also has the column
-            ``value``. Takes ``types``, ``from_``, ``to``, ``servers``, ``source_from``,
-            ``source_to`` and ``columns``.
-        version: version of the lake's table ``events``; None: the latest.
-        as_of: or the moment of a version.
-        types: event types: type paths, where ``?`` stands for one segment and ``*``, at the end,
-            for any number, or tuples of segments. A string is one or more paths, separated by
-            commas.
-        from_: first timestamp.
-        to: last timestamp, included; a date is its whole day.
-        servers: ids of the servers that registered the events.
-        source_from: first source timestamp. With this or ``source_to``, events without one are
-            left out.
-        source_to: last source timestamp, as ``to``.
-        columns: names of the columns to read, in order; None: all of ``schema.SCHEMA``.
-        partitions: number of tasks, at most.
-        client_name: name of a configured client of the gateway.
-        token: its token.
-        tls: TLS with the CAs that this system trusts; the next three imply TLS.
-        tls_ca: file of the CA that issued the gateway's certificate.
-        cert: file of a client certificate.
-        key: file of its private key.
+    The session comes from ``get_session``, or has the data source from ``register``. ``columns``
+    are the names of the columns to read, in order; None: all of ``schema.SCHEMA``.
+
+    ``lake`` is a folder, or a location in an object store, which also has the column ``value``; it
+    takes ``columns``, and those arguments that select events. ``version`` is that of its table
+    ``events``, and ``as_of`` the moment of one; None: the latest.
 
     Raises:
         OptionError: an argument is wrong; the text begins with its name.
         LakeError: there is no such lake or version, or it cannot be read.
     """
     arguments = dict(locals())
-    given = to_options({i: j for i, j in arguments.items() if i in _ARGUMENTS})
+    given = options.to_options({i: arguments[i] for i in options.ARGUMENTS})
     if lake is not None:
-        return _read_lake(spark, str(lake), _version(version, as_of), given, columns)
+        at = _version(version, as_of)
+        selection = options.parse_arguments(given, is_lake=True).selection
+        events = read_events(spark, str(lake), selection, version=at)
+        return (
+            events
+            if columns is None
+            else events.select(*_schema(columns, schema.LAKE_SCHEMA).names)
+        )
     if version is not None or as_of is not None:
         raise OptionError("version" if as_of is None else "as_of", "is for a lake")
-    try:
-        options.parse(given).check_batch()
-    except OptionError as e:
-        raise OptionError(_ARGUMENT_NAMES.get(e.option, e.option), e.reason) from e
+    options.parse_arguments(given)
     reader = spark.read.format("mariner").options(**given)
-    return reader.schema(SCHEMA if columns is None else _schema(columns)).load()
-
-
-def _read_lake(
-    spark: SparkSession,
-    lake: str,
-    version: int | datetime | None,
-    given: dict[str, str],
-    columns: Iterable[str] | None,
-) -> DataFrame:
-    if others := given.keys() - _OF_LAKE:
-        raise OptionError(_ARGUMENT_NAMES.get(min(others), min(others)), "is not for a lake")
-    # the path makes the options complete
-    selection = options.parse({**given, "path": "/"}).selection
-    events = read_lake(spark, lake, selection, version=version)
-    return events if columns is None else events.select(*_schema(columns, LAKE_SCHEMA).names)
+    return reader.schema(schema.SCHEMA if columns is None else _schema(columns)).load()
 
 
 def _version(version: int | None, as_of: Moment | None) -> int | datetime | None:
     if as_of is None:
-        if version is None or _integer(version) is not None:
+        if version is None or options.integer(version) is not None:
             return version
         raise OptionError("version", f"expected a number, not {type(version).__name__}")
     if version is not None:
         raise OptionError("as_of", "cannot be combined with version")
-    text = _moment(as_of)
+    text = options.moment(as_of)
     if text is None:
-        raise OptionError("as_of", f"expected {_A_MOMENT}, not {type(as_of).__name__}")
+        raise OptionError("as_of", f"expected {options.MOMENT}, not {type(as_of).__name__}")
     try:
         return times.to_datetime(times.parse_last(text))
     except InvalidEventError as e:
         raise OptionError("as_of", str(e)) from e
 
 
-def to_options(arguments: Mapping[str, Any]) -> dict[str, str]:
-    """Options of the data source for arguments of :func:`read`, ``columns`` excepted.
-
-    Raises:
-        OptionError: an argument has a wrong type. ``source.options`` checks the values.
-    """
-    given: dict[str, str] = {}
-    for name, value in arguments.items():
-        if value is None:
-            continue
-        argument = _ARGUMENTS[name]
-        text = argument.to_text(value)
-        if text is None:
-            # not the value, which may be a token
-            raise OptionError(name, f"expected {argument.expected}, not {type(value).__name__}")
-        given[argument.option] = text
-    return given
-
-
-def _schema(columns: Iterable[str], known: StructType = SCHEMA) -> StructType:
-    """The schema of some columns.
-
-    Raises:
-        OptionError: a column is unknown or repeated, or there are none.
-    """
+def _schema(columns: Iterable[str], known: StructType = schema.SCHEMA) -> StructType:
+    """The schema of some columns; raises OptionError if one is unknown or repeated, or for none."""
     names = [] if isinstance(columns, str) else list(columns)
     if not names:
         raise OptionError("columns", f"expected a list of names, not {columns!r}")
@@ -167,100 +127,190 @@ def _schema(columns: Iterable[str], known: StructType = SCHEMA) -> StructType:
     return StructType([known[name] for name in names])
 
 
-def _string(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
+# --- tables of a lake ---------------------------------------------------------------------
+
+_ROUNDED_US: Final = 1_000
+"""Compaction rounds timestamps in the log to milliseconds."""
+
+_GLOB: Final = str.maketrans({i: f"\\{i}" for i in "\\{}[]*?"})
 
 
-def _path(value: Any) -> str | None:
-    return str(value) if isinstance(value, str | Path) else None
+def read_events(
+    spark: SparkSession,
+    path: str,
+    selection: Selection = EVERYTHING,
+    *,
+    table: str = EVENTS,
+    version: int | datetime | None = None,
+) -> DataFrame:
+    """Events of a lake, with the columns of ``schema.LAKE_SCHEMA``, or rows of another table.
+
+    Files that have no selected events, by their time and types, are not opened. ``version`` is that
+    of the table, or the moment of one; None: the latest.
+
+    Raises:
+        LakeError: there is no lake, it cannot be read, or there is no such version.
+    """
+    lake = Lake(path)
+    found = lake.open(table, version)
+    has_type = type_bounds(selection.types)
+    first, last = selection.time
+    time = Interval(
+        None if first is None else first - _ROUNDED_US, None if last is None else last + _ROUNDED_US
+    )
+    with lake.errors():
+        chosen = [
+            file.path
+            for file in list_files(found)
+            if has_type(file.first_type, file.last_type)
+            and not time.intersection(file.time).is_empty
+        ]
+    columns = StructType([schema.LAKE_SCHEMA[i.name] for i in arrow_schema(table)])
+    rows = _rows(spark, lake, table, chosen, columns)
+    for condition in conditions(selection):
+        rows = rows.where(condition)
+    return rows
 
 
-def _boolean(value: Any) -> str | None:
-    return str(value).lower() if isinstance(value, bool) else None
-
-
-def _integer(value: Any) -> str | None:
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _moment(value: Any) -> str | None:
-    match value:
-        case bool():
-            return None
-        case str():
-            return value
-        case date():  # includes datetime
-            return value.isoformat()
-        case int() | float():
-            # as text, 20240501 would be a date
-            try:
-                return (times.EPOCH + timedelta(seconds=value)).isoformat()
-            except (OverflowError, ValueError):
-                return str(value)  # refused with the reason
-    return None
-
-
-def _types(value: Any) -> str | None:
-    if isinstance(value, str) or not isinstance(value, Iterable):
-        return _string(value)
-    items = list(value)
-    # a tuple of strings is ambiguous: one type, or several
-    is_unclear = isinstance(value, tuple) and any(isinstance(i, str) for i in items)
-    if is_unclear or not all(_is_type(i) for i in items):
-        return None
-    return msgspec.json.encode(items).decode()
-
-
-def _is_type(value: Any) -> bool:
-    if isinstance(value, str):
-        return True
-    return isinstance(value, tuple | list) and all(isinstance(i, str) for i in value)
-
-
-def _servers(value: Any) -> str | None:
-    items = [_integer(i) for i in (value if isinstance(value, Iterable) else [value])]
-    texts = [i for i in items if i is not None]
-    return ",".join(texts) if len(texts) == len(items) else None
-
-
-class _Argument(NamedTuple):
-    """An argument.
+class TableFile(NamedTuple):
+    """A file of a table, with bounds from the log.
 
     Attributes:
-        option: option of the data source.
-        to_text: converts a value to the option's text; None: the value has a wrong type.
-        expected: description of the type.
+        path: below the table.
+        time: from the first to the last timestamp, perhaps rounded to milliseconds.
+        first_type: least type path, or one before.
+        last_type: largest type path, or one after it.
     """
 
-    option: str
-    to_text: Callable[[Any], str | None]
-    expected: str
+    path: str
+    time: Interval
+    first_type: str
+    last_type: str
 
 
-_A_PATH: Final = "a path"
-_A_MOMENT: Final = "a datetime, a date, a string or seconds"
-_A_STRING: Final = "a string"
+def list_files(table: DeltaTable) -> list[TableFile]:
+    """The files of a table."""
+    return [
+        TableFile(
+            file["path"],
+            Interval(_us(file.get("min.timestamp")), _us(file.get("max.timestamp"))),
+            file.get("min.type_path") or "",
+            file.get("max.type_path") or _LAST_PATH,
+        )
+        for file in pa.table(table.get_add_actions(flatten=True)).to_pylist()
+    ]
 
-_ARGUMENTS: Final = {
-    "store": _Argument("path", _path, _A_PATH),
-    "gateway": _Argument("host", _string, "HOST or HOST:PORT"),
-    "types": _Argument("types", _types, "a string, or a list of strings and of tuples of segments"),
-    "from_": _Argument("from", _moment, _A_MOMENT),
-    "to": _Argument("to", _moment, _A_MOMENT),
-    "servers": _Argument("servers", _servers, "an id, or a list of ids"),
-    "source_from": _Argument("source_from", _moment, _A_MOMENT),
-    "source_to": _Argument("source_to", _moment, _A_MOMENT),
-    "partitions": _Argument("partitions", _integer, "a number"),
-    "client_name": _Argument("client_name", _string, _A_STRING),
-    "token": _Argument("token", _string, _A_STRING),
-    "tls": _Argument("tls", _boolean, "True or False"),
-    "tls_ca": _Argument("tls_ca", _path, _A_PATH),
-    "cert": _Argument("cert", _path, _A_PATH),
-    "key": _Argument("key", _path, _A_PATH),
-}
 
-_OF_LAKE: Final = frozenset(("types", "from", "to", "servers", "source_from", "source_to"))
+def _us(moment: datetime | None) -> int | None:
+    return None if moment is None else times.from_datetime(moment)
 
-_ARGUMENT_NAMES: Final = {"path, host": "store, gateway"} | {
-    argument.option: name for name, argument in _ARGUMENTS.items()
-}
+
+def _rows(
+    spark: SparkSession, lake: Lake, table: str, paths: list[str], columns: StructType
+) -> DataFrame:
+    if not paths:
+        return spark.createDataFrame([], columns)
+    if lake.is_local or _has_file_system(spark, lake.root):
+        root = f"file://{lake.uri(table)}" if lake.is_local else lake.uri(table)
+        root = root.replace("s3://", "s3a://", 1)
+        full = [f"{root}/{i}".translate(_GLOB) for i in paths]
+        # not by the partition column: it is not needed
+        try:
+            return spark.read.schema(columns).parquet(*full).select(*columns.names)
+        except AnalysisException as e:
+            if e.getCondition() != "PATH_NOT_FOUND":
+                raise
+            reason = "files of this version are deleted, as by a vacuum: read a later one"
+            raise LakeError(f"{lake}: table {table}: {reason}") from e
+    path, fields = lake.root, schema.arrow_schema(columns)
+
+    def read_files(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        files = Lake(path).files(table)
+        for batch in batches:
+            for name in batch.column("path").to_pylist():
+                for part in pq.ParquetFile(name, filesystem=files).iter_batches():
+                    arrays = [part.column(i.name).cast(i.type) for i in fields]
+                    yield pa.RecordBatch.from_arrays(arrays, schema=fields)
+
+    names = spark.createDataFrame([(i,) for i in paths], "path string")
+    return names.repartition(len(paths)).mapInArrow(read_files, columns)
+
+
+def _has_file_system(spark: SparkSession, uri: str) -> bool:
+    """Whether Spark itself can read an object store."""
+    if is_remote():
+        return True
+    assert spark._jvm is not None
+    scheme = uri.partition("://")[0]
+    configuration = spark._jsparkSession.sessionState().newHadoopConf()
+    systems = spark._jvm.org.apache.hadoop.fs.FileSystem
+    try:
+        systems.getFileSystemClass({"s3": "s3a"}.get(scheme, scheme), configuration)
+    except Py4JJavaError:
+        return False
+    return True
+
+
+# --- selections as conditions -------------------------------------------------------------
+
+_LAST_PATH: Final = "\U0010ffff" * 3
+"""After all type paths that occur."""
+
+
+def conditions(selection: Selection) -> list[Column]:
+    """Conditions that an event of a selection must all satisfy."""
+    found = _within("timestamp", selection.time)
+    if selection.types is not None:
+        found.append(matches(selection.types))
+    if selection.servers is not None:
+        found.append(sf.col("server").isin(sorted(selection.servers)))
+    if selection.source is not None:
+        found += [sf.isnotnull("source_timestamp"), *_within("source_timestamp", selection.source)]
+    return found
+
+
+def matches(types: Sequence[EventType]) -> Column:
+    """Condition: the type of an event matches one of these, with ``?`` and ``*``."""
+    return reduce(lambda one, other: one | other, map(_matches, types))
+
+
+def type_bounds(types: Sequence[EventType] | None) -> Callable[[str, str], bool]:
+    """Condition: one of these types may lie from a type path to another one, both included."""
+    if types is None:
+        return lambda _first, _last: True
+    ranges = [_range(i) for i in types]
+    return lambda first, last: any(i <= last and first <= j for i, j in ranges)
+
+
+def _range(pattern: EventType) -> tuple[str, str]:
+    """First and last type path that a pattern may match."""
+    fixed = next((i for i, name in enumerate(pattern) if name in {"?", "*"}), len(pattern))
+    if fixed == 0 and pattern:
+        return "", _LAST_PATH
+    path = type_path.encode(pattern[:fixed])
+    return path, path if fixed == len(pattern) else f"{path}/{_LAST_PATH}"
+
+
+def _matches(pattern: EventType) -> Column:
+    is_open = pattern[-1:] == ("*",)
+    segments = pattern[:-1] if is_open else pattern
+    if "?" not in segments and segments:
+        # a condition by which Parquet skips row groups
+        path = type_path.encode(segments)
+        is_same = sf.col("type_path") == path
+        return is_same | sf.col("type_path").startswith(f"{path}/") if is_open else is_same
+    size = sf.size("type")
+    found = size >= len(segments) if is_open else size == len(segments)
+    for index, segment in enumerate(segments):
+        if segment != "?":
+            found = found & (sf.get("type", sf.lit(index)) == segment)
+    return found
+
+
+def _within(name: str, time: Interval) -> list[Column]:
+    bounds = []
+    if time.first is not None and time.first > times.MIN_US:
+        bounds.append(sf.col(name) >= sf.timestamp_micros(sf.lit(time.first)))
+    if time.last is not None and time.last < times.MAX_US:
+        bounds.append(sf.col(name) <= sf.timestamp_micros(sf.lit(time.last)))
+    return bounds

@@ -45,10 +45,7 @@ LAKE_SCHEMA: Final = StructType([*SCHEMA.fields, StructField("value", DoubleType
 
 
 def check(schema: StructType) -> None:
-    """Refuse a schema that does not consist of columns of :data:`SCHEMA`.
-
-    Args:
-        schema: the user's schema, or :data:`SCHEMA`; order and nullability are free.
+    """Refuse a schema that does not consist of columns of :data:`SCHEMA`, in any order.
 
     Raises:
         SchemaError: it has an unknown column, another type for a known one, or no columns.

@@ -61,11 +61,7 @@ def all_to_us(s: NDArray[np.int64], us: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def parse(text: str) -> int:
-    """Microseconds of a moment as users write it (``moments``).
-
-    Raises:
-        InvalidEventError: the text is invalid.
-    """
+    """Microseconds of a moment as users write it (``moments``); raises InvalidEventError."""
     return to_us(moments.parse(text))
 
 
@@ -75,12 +71,7 @@ def parse_last(text: str) -> int:
 
 
 class Interval(NamedTuple):
-    """Moments from ``first`` to ``last``, both included, in Spark's range.
-
-    Attributes:
-        first: microseconds; None: no bound.
-        last: microseconds; None: no bound.
-    """
+    """Moments from ``first`` to ``last``, both included, in Spark's range; None: no bound."""
 
     first: int | None = None
     last: int | None = None

@@ -28,11 +28,7 @@ def encode(event_type: EventType) -> str:
 
 
 def decode(path: str) -> EventType:
-    """The opposite of :func:`encode`.
-
-    Raises:
-        ValueError: an escape sequence is invalid.
-    """
+    """The opposite of :func:`encode`; raises ValueError if an escape sequence is invalid."""
     if path == _NO_SEGMENTS:
         return ()
     if _BAD_ESCAPE.search(path):

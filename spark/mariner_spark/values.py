@@ -1,4 +1,4 @@
-"""Numbers of JSON payloads, as a column.
+"""Numbers of JSON payloads: as a column of a data frame, and found in Python.
 
 The number of an event is at a *path* in its JSON payload: ``$`` and keys, as ``$.value``,
 ``$.phase.current`` or ``$['a key'].value``. A payload that is itself a number is used for any path;
@@ -15,8 +15,12 @@ in the sessions of ``get_session``; otherwise their parent has no number.
 
 import re
 from collections.abc import Callable
-from typing import Final
+from functools import cache
+from typing import Any, Final, TypeAlias
 
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql.types import ArrayType, DataType, DoubleType, StructField, StructType, VariantType
@@ -43,18 +47,10 @@ _UNREAD: Final = float("nan")
 
 
 def with_value(events: DataFrame, path: str = DEFAULT_PATH) -> DataFrame:
-    """Add the numbers of events.
+    """Add the numbers of events, which have a column ``payload_json``; raises as :func:`parse`.
 
-    Args:
-        events: with a column ``payload_json``.
-        path: path of the number; see the module.
-
-    Returns:
-        The same rows with two columns, added or replaced: ``value`` (double), null if an event
-        has no number, and ``value_unread``: whether it could not be read.
-
-    Raises:
-        OptionError: the path is invalid.
+    Two columns are added or replaced: ``value`` (double), null if an event has no number, and
+    ``value_unread``: whether it could not be read.
     """
     found = events.withColumn(_FOUND, _find(parse(path)))
     value = sf.when(_is_finite(_FOUND), sf.col(_FOUND))
@@ -62,15 +58,7 @@ def with_value(events: DataFrame, path: str = DEFAULT_PATH) -> DataFrame:
 
 
 def with_unread(events: DataFrame, path: str) -> DataFrame:
-    """Add the column ``value_unread`` of :func:`with_value` to events with numbers.
-
-    Args:
-        events: with columns ``payload_json`` and ``value``.
-        path: path of the numbers.
-
-    Raises:
-        OptionError: the path is invalid.
-    """
+    """Add the column ``value_unread`` to events with ``payload_json`` and ``value``."""
     found = sf.when(sf.isnull("value"), _find(parse(path)))
     return (
         events.withColumn(_FOUND, found).withColumn("value_unread", _is_unread(_FOUND)).drop(_FOUND)
@@ -78,11 +66,7 @@ def with_unread(events: DataFrame, path: str) -> DataFrame:
 
 
 def parse(path: str) -> list[str]:
-    """Keys of a path.
-
-    Raises:
-        OptionError: the path is invalid.
-    """
+    """Keys of a path; raises OptionError if it is invalid."""
     keys: list[str] = []
     position = 1
     while match := _KEY.match(path, position):
@@ -161,3 +145,69 @@ def _of_one(array: Column, number_of: Callable[[Column], Column]) -> Column:
 
     # a lambda's argument is evaluated once; a column used twice would be parsed twice
     return sf.get(sf.transform(sf.array(array), number), sf.lit(0))
+
+
+# --- without Spark ------------------------------------------------------------------------
+
+_Other: TypeAlias = bool | str | list[msgspec.Raw] | None
+_Leaf: TypeAlias = float | _Other | dict[str, msgspec.Raw]
+
+_decode_number: Final = msgspec.json.Decoder(float).decode
+
+
+def find_numbers(payloads: pa.Array, path: str) -> pa.Array:
+    """The number of each payload (a JSON text or null); null: none, or one that cannot be read."""
+    names = tuple(parse(path))
+    try:
+        found = _find_all(payloads, names)
+    except (msgspec.DecodeError, RecursionError):  # some number cannot be read: which one?
+        find = _finder(names)
+        found = [None if i is None else find(i) for i in payloads.to_pylist()]
+    return pa.array(found, pa.float64())
+
+
+def _find_all(payloads: pa.Array, names: tuple[str, ...]) -> list[float | None]:
+    """Numbers of payloads, decoded as one array: in a third of the time; raises if one fails."""
+    texts = pa.ListArray.from_arrays([0, len(payloads)], pc.fill_null(payloads, "null"))
+    [text] = pc.binary_join(texts, ",")
+    found = roots = _array_decoder(names)(b"[%b]" % text.as_buffer())
+    if len(roots) != len(payloads):
+        raise msgspec.DecodeError
+    for _ in names:
+        found = [getattr(i, "found", None) for i in found]
+    # a payload may be a number itself, whatever the path
+    pairs = zip(found, roots, strict=True)
+    return [i if type(i) is float else j if type(j) is float else None for i, j in pairs]
+
+
+@cache
+def _array_decoder(names: tuple[str, ...]) -> Callable[[bytes], list[Any]]:
+    kind: Any = _Leaf
+    for name in reversed(names):
+        field = msgspec.field(name=name, default=None)
+        kind = msgspec.defstruct("_Object", [("found", kind, field)], gc=False) | float | _Other
+    return msgspec.json.Decoder(list[kind]).decode
+
+
+def _finder(names: tuple[str, ...]) -> Callable[[str], float | None]:
+    decoders = [_decoder(name) for name in names]
+
+    def find(text: str) -> float | None:
+        found: Any = text
+        try:
+            if text[:1] == "{" or text.lstrip()[:1] == "{":
+                for decode in decoders:
+                    found = decode(found).found
+            return _decode_number(found)
+        except (msgspec.DecodeError, RecursionError):  # no such number, or too deep to find it
+            return None
+
+    return find
+
+
+def _decoder(key: str) -> Callable[[Any], Any]:
+    """Decoder of objects: ``found`` is the raw text of the last member of that name, or empty."""
+    field = msgspec.field(name=key, default=msgspec.Raw())
+    return msgspec.json.Decoder(
+        msgspec.defstruct("_Object", [("found", msgspec.Raw, field)], gc=False)
+    ).decode

@@ -2,7 +2,7 @@
 
 Needed once per Java and version of Spark. It makes all reports of a small store and lake, so that
 the cache has what reports need. It takes about a minute, and up to 250 MB in the user's cache
-folder (``java.cache_folder``). Without a fitting cache, sessions only start more slowly.
+folder (``session.cache_folder``). Without a fitting cache, sessions only start more slowly.
 """
 
 import asyncio
@@ -16,26 +16,19 @@ import click
 from eventer_bridge.backends import rocksdb
 from eventer_bridge.core import engine
 from eventer_bridge.model import JsonPayload, RegisterEvent, Source, SourceType, Timestamp
-from mariner_spark import java, limits, session
+from mariner_spark import limits, session
 from mariner_spark.errors import JavaError
 from mariner_spark.lake.ingest import ingest_store
 from mariner_spark.reports.generate import ReportJob, generate
-from mariner_spark.reports.reading import EventSource, ReportFilter
 from mariner_spark.source import register
 
 
 def warm_up() -> Path:
-    """Create the class cache of the Java that :func:`session.get_session` would use.
+    """Create the class cache of the Java that ``get_session`` would use; raises JavaError.
 
     This runs in a subprocess, whose Java writes the cache when it exits.
-
-    Returns:
-        Path of the cache.
-
-    Raises:
-        JavaError: there is no Java, or it could not create the cache.
     """
-    path = java.class_cache(java.find_java(), session.SHORT_WORK_OPTIONS)
+    path = session.class_cache(session.find_java(), session.SHORT_WORK_OPTIONS)
     partial = path.with_name(f"{path.name}.partial")
     partial.unlink(missing_ok=True)
     command = [sys.executable, "-m", "mariner_spark.warm_up", "--train", str(partial)]
@@ -60,11 +53,8 @@ def _train(path: Path) -> None:
         ingest_store(str(folder / "lake"), folder / "store")
         spark = register(session.make_local("local[2]", True, {}, path))
         try:
-            for source in (
-                EventSource("store", {"store": folder / "store"}),
-                EventSource("lake", None, str(folder / "lake")),
-            ):
-                job = ReportJob((), source, ReportFilter(), None, 2, folder / "report")
+            for source in ({"store": folder / "store"}, {"lake": str(folder / "lake")}):
+                job = ReportJob(source, "warm-up", folder / "report")
                 generate(spark, job, lambda _step, _n_steps: None)
         finally:
             gateway = spark.sparkContext._gateway
@@ -76,10 +66,7 @@ def _train(path: Path) -> None:
 
 async def _fill(path: Path) -> None:
     """Make a store with a few sessions of an engine."""
-    async with (
-        await rocksdb.create(path) as backend,
-        await engine.create(backend, 1) as core,
-    ):
+    async with await rocksdb.create(path) as backend, await engine.create(backend, 1) as core:
         source = Source(SourceType.MODULE, 1)
         for value in range(20):
             kinds = (("warm", "up", str(i)) for i in range(5))

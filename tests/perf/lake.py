@@ -20,11 +20,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 import mariner_spark
-from mariner_spark.lake import derived
-from mariner_spark.lake.compact import compact
-from mariner_spark.lake.files import write
+from mariner_spark.lake import maintenance
+from mariner_spark.lake.maintenance import compact
 from mariner_spark.lake.tables import EVENTS, VALUES, Lake, arrow_schema
-from mariner_spark.lake_reader import list_files, read, read_events
+from mariner_spark.lake.tables import write_rows as write
+from mariner_spark.reader import list_files, read_events
 from mariner_spark.values import with_value
 
 TYPES: Final = [("plant", f"area{i // 10}", f"device{i}", "power") for i in range(100)]
@@ -154,7 +154,7 @@ def _numbers(
 ) -> Iterator[str]:
     """The mean of each type and hour, from the narrow table and from the payloads."""
     started = time.monotonic()
-    derived.update(lake)
+    maintenance.update(lake)
     yield f"latest and values: {time.monotonic() - started:.1f} s"
 
     def means(events: DataFrame) -> DataFrame:
@@ -169,7 +169,7 @@ def _numbers(
     best = count(
         {
             "payloads": lambda: means(with_value(read_events(spark, lake).drop("value"))),
-            "narrow table": lambda: means(read(spark, lake, VALUES)),
+            "narrow table": lambda: means(read_events(spark, lake, table=VALUES)),
         }
     )
     for name, seconds in best.items():

@@ -24,7 +24,7 @@ from pyspark.sql import functions as sf
 
 import mariner_spark
 from mariner_spark.lake.ingest import ingest, ingest_store
-from mariner_spark.lake_reader import read_events as read_lake
+from mariner_spark.reader import read_events as read_lake
 from mariner_spark.reports.activity import activity
 from tests.perf.workload import ASKED_TYPE, EVENT_TYPES, WrongAnswerError
 

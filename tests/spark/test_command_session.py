@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from mariner_spark import java
-from mariner_spark.cli.spark import spark_session
+from mariner_spark import session
+from mariner_spark.cli import spark_session
 from tests.spark.lake.support import wait_until
 from tests.spark.support import fill, plain_events
 
@@ -19,11 +19,12 @@ _COMMAND = """
 import os, signal, sys
 from mariner.cli import main
 from mariner.cli.run import CommandError
-from mariner_spark.cli.spark import spark_errors, spark_session
-from mariner_spark import java, session
+from mariner_spark.cli import spark_errors, spark_session
+from mariner_spark import session
+from mariner_spark import session
 
-found = java.find_java()
-java.class_cache(found, session.SHORT_WORK_OPTIONS).write_bytes(b"damaged" * 1_000)
+found = session.find_java()
+session.class_cache(found, session.SHORT_WORK_OPTIONS).write_bytes(b"damaged" * 1_000)
 try:
     main(sys.argv[1:])
 except SystemExit as e:
@@ -60,7 +61,7 @@ def test_spark_of_a_command_from_its_start_to_its_end(tmp_path: Path) -> None:
     environment = {i: j for i, j in os.environ.items() if i not in {"JAVA_HOME", "SPARK_HOME"}}
     environment |= {
         "PATH": path_without_java(tmp_path / "programs"),
-        java.CACHE_VARIABLE: str(tmp_path / "cache"),
+        session.CACHE_VARIABLE: str(tmp_path / "cache"),
         "TMPDIR": str(temporary),
     }
     command = [sys.executable, "-c", _COMMAND, "report", "top", "--out", str(out), "--store"]

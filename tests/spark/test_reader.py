@@ -12,9 +12,8 @@ from pyspark.sql import SparkSession
 import mariner_spark
 from mariner_spark import schema
 from mariner_spark.errors import OptionError
-from mariner_spark.reader import to_options
 from mariner_spark.source import options
-from mariner_spark.source.selection import Selection
+from mariner_spark.source.options import Selection, to_options
 from mariner_spark.times import Interval
 from tests.spark.source.test_network import served
 from tests.spark.support import Row, count_scanned, fill, plain_events, read, rows_of

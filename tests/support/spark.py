@@ -8,7 +8,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import mariner_spark
-from mariner_spark import java, limits
+from mariner_spark import limits
+from mariner_spark import session as sessions
 
 
 @contextlib.contextmanager
@@ -18,11 +19,11 @@ def cache_folder(folder: Path) -> Iterator[None]:
     And Spark gives way to other tests a little only.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(java.CACHE_VARIABLE, str(folder))
+        patch.setenv(sessions.CACHE_VARIABLE, str(folder))
         patch.setattr(limits, "NICENESS", 1)
-        java.cache_folder.cache_clear()
+        sessions.cache_folder.cache_clear()
         yield
-    java.cache_folder.cache_clear()
+    sessions.cache_folder.cache_clear()
 
 
 @contextlib.contextmanager

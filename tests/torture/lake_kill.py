@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mariner_spark import limits
-from mariner_spark.lake.compact import compact
+from mariner_spark.lake.maintenance import compact
 from mariner_spark.lake.tables import LATEST, VALUES, Lake
 from tests.support.gateway import gateway
 from tests.support.process import tail

@@ -17,10 +17,10 @@ from mariner.cli.progress import progress
 from mariner.cli.run import printable
 from mariner.cli.target import Target, command_of, is_from_environment, server_options
 from mariner.cli.values import counted, format_timestamp
-from mariner_spark.cli.spark import interruptible, spark_errors, without_secrets
+from mariner_spark.cli import interruptible, spark_errors, without_secrets
 
 if TYPE_CHECKING:
-    from mariner_spark.lake.info import LakeInfo
+    from mariner_spark.lake.maintenance import LakeInfo
 
 _LAKE = click.argument("path", metavar="LAKE")
 
@@ -106,7 +106,7 @@ def ingest(
     started = time.monotonic()
     with spark_errors(), interruptible():
         from mariner_spark.lake import ingest as ingestion  # noqa: PLC0415  # only for this command
-        from mariner_spark.lake.info import count  # noqa: PLC0415
+        from mariner_spark.lake.maintenance import count  # noqa: PLC0415
 
         n_before, _ = count(path)
         if store is not None:
@@ -159,9 +159,9 @@ def compact(path: str, grace_hours: int, by_type: bool) -> None:
     """
     started = time.monotonic()
     with spark_errors():
-        from mariner_spark.lake import compact as compaction  # noqa: PLC0415
+        from mariner_spark.lake import maintenance  # noqa: PLC0415
 
-        done = compaction.compact(path, grace_hours=grace_hours, is_by_type=by_type)
+        done = maintenance.compact(path, grace_hours=grace_hours, is_by_type=by_type)
     seconds = time.monotonic() - started
     output.write_text(
         f"{without_secrets(path)}: {counted(done.replaced, 'file')} became {done.written},"
@@ -180,9 +180,9 @@ def rebuild(path: str) -> None:
     """
     started = time.monotonic()
     with spark_errors():
-        from mariner_spark.lake import derived  # noqa: PLC0415
+        from mariner_spark.lake import maintenance  # noqa: PLC0415
 
-        derived.update(path, is_new=True)
+        maintenance.update(path, is_new=True)
     output.write_text(f"{without_secrets(path)}: rebuilt, {time.monotonic() - started:.1f} s")
 
 
@@ -195,7 +195,7 @@ def info(path: str, is_json: bool) -> None:
     Exit code 0: shown; 1: it cannot be read; 2: there is no lake, or wrong usage.
     """
     with spark_errors():
-        from mariner_spark.lake.info import info as read_info  # noqa: PLC0415
+        from mariner_spark.lake.maintenance import info as read_info  # noqa: PLC0415
 
         found = read_info(path)
     if is_json:

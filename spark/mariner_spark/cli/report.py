@@ -21,18 +21,14 @@ from eventer_bridge.model import EventType, Timestamp
 from mariner.cli import output
 from mariner.cli.run import EXIT_FAILED, CommandError
 from mariner.cli.target import choose_token, server_options
-from mariner.cli.values import (
-    event_types_option,
-    format_timestamp,
-    value_option,
-)
-from mariner_spark.cli.spark import spark_errors, spark_session, without_secrets
+from mariner.cli.values import event_types_option, format_timestamp, value_option
+from mariner_spark.cli import spark_errors, spark_session, without_secrets
 
 NAMES: Final = (
     *("activity", "latest", "values", "gaps", "latency"),
     *("availability", "runs", "top"),
 )
-"""Names of the reports in ``mariner_spark.reports.catalogue``."""
+"""Names of the reports in ``mariner_spark.reports.generate``."""
 
 _ALL: Final = "all"
 _PORT: Final = 23014
@@ -128,23 +124,23 @@ def report(  # noqa: PLR0917  # click gives all of them by name
     """  # noqa: D301  # \b is meant: click does not fill the paragraph after it
     if [store, lake, gateway].count(None) != 2:
         raise click.UsageError("Expected exactly one of --store, --lake and --gateway.")
-    arguments = {"store": store} if gateway is None else _gateway_arguments(gateway, access)
+    source: Mapping[str, Any] = {"lake": lake} if store is None else {"store": store}
+    if gateway is not None:
+        source = _gateway_arguments(gateway, access)
     with spark_errors(), _progress() as on_step:
         # only for this command
-        from mariner_spark.reports import generate, reading  # noqa: PLC0415
+        from mariner_spark.reports import generate  # noqa: PLC0415
 
-        title = without_secrets(str(store or lake or gateway))
         job = generate.ReportJob(
+            source=source,
+            title=without_secrets(str(store or lake or gateway)),
+            folder=out,
             names=() if _ALL in names else tuple(dict.fromkeys(names)),
-            source=reading.EventSource(title, arguments if lake is None else None, lake),
-            selection=reading.ReportFilter(
-                types=types,
-                first=None if first is None else format_timestamp(first),
-                last=None if last is None else format_timestamp(last),
-            ),
+            types=types,
+            first=None if first is None else format_timestamp(first),
+            last=None if last is None else format_timestamp(last),
             value_path=value_path,
             depth=depth,
-            folder=out,
         )
         generate.check(job)
         on_step("starting Spark", None)

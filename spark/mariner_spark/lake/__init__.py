@@ -8,25 +8,25 @@ Tables
 Each event once
     Ids of a server ascend, so its position in the lake, its last event, says which events are
     there. It is kept in *application transactions* of the table ``events``
-    (:mod:`~mariner_spark.lake.positions`), committed together with the files. A writer reads the
+    (``writer``), committed together with the files. A writer reads the
     positions, writes the events after them to files of the table's folder, and commits. Delta
     rejects a commit if another one has changed a transaction of the same application since the
     writer read it: of two ingestions of the same events, the second changes nothing.
 
 Who commits
     Processes write files in parts; a file is no part of the table yet. One commit adds the files of
-    a batch, or of a whole store (:mod:`~mariner_spark.lake.ingest`). The derived tables have a
+    a batch, or of a whole store (``ingest``). The derived tables have a
     transaction of their own: the version of ``events`` that they include. So each includes each
-    commit once (:mod:`~mariner_spark.lake.derived`).
+    commit once (``maintenance``).
 
 What a crash leaves
-    A writer that is killed before it commits leaves files that belong to no table. Nobody reads
-    them, and the vacuum of ``mariner lake compact`` removes them, with the files that compaction
+    A writer that is killed before it commits leaves files that belong to no table. They are never
+    read, and the vacuum of ``mariner lake compact`` removes them, with the files that compaction
     replaced, when they are older than its grace. A batch that took longer than that is refused when
     it is committed, because its files are gone.
 
 Compaction
-    Changes files but no rows, and conflicts with no writer (:mod:`~mariner_spark.lake.compact`).
+    Changes files but no rows, and conflicts with no writer (``maintenance``).
     Readers keep the files of the version that they read until a vacuum.
 
 ``README.md`` beside this file shows how to read a lake with other tools.

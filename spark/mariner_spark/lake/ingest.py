@@ -5,27 +5,37 @@ previous one ended. What follows is planned and read as for Spark (``source``), 
 process and others write a part each; then one commit adds them all.
 """
 
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from pyspark.sql.datasource import InputPartition
 
 from eventer_bridge.backends import history
 from eventer_bridge.model import EventId, Timestamp
 from mariner_spark import limits, schema, times
-from mariner_spark.errors import LakeError
-from mariner_spark.lake import compact, derived, positions
-from mariner_spark.lake.positions import Positions
+from mariner_spark.errors import LakeError, ProcessKilledError
+from mariner_spark.lake.maintenance import compact, update
 from mariner_spark.lake.tables import EVENTS, Lake
-from mariner_spark.lake.writer import ReadPart, append, write_new
-from mariner_spark.processes import do_all, processes
-from mariner_spark.source import driver_process, offsets, options, store, store_servers
-from mariner_spark.source.selection import Selection
+from mariner_spark.lake.writer import Positions, ReadPart, append, positions_of, write_new
+from mariner_spark.source import options, snapshots, store
+from mariner_spark.source.options import Selection
 from mariner_spark.source.stream import StreamReader
+
+P = TypeVar("P")
+R = TypeVar("R")
+
+_N_OTHERS = max((os.cpu_count() or 1) - 1, 1)
 
 _OTHER_STORE: Final = (
     "It is another store than the one ingested before, or was set back: ingest it into a new lake"
@@ -75,15 +85,15 @@ def ingest(
                 _add(lake, stream.read, parts, pool, histories=stream.histories)
                 on_progress()
                 if (now_s := time.monotonic()) - updated_s >= limits.UPDATE_S:
-                    derived.update(path)
+                    update(path)
                     updated_s = now_s
                 if is_endless and now_s - compacted_s >= limits.MAINTENANCE_S:
-                    compact.compact(path)
+                    compact(path)
                     compacted_s = now_s
                 time.sleep(interval_s or 0)
     finally:
         stream.stop()
-    derived.update(path)
+    update(path)
 
 
 def ingest_store(
@@ -93,14 +103,9 @@ def ingest_store(
     value_path: str | None = None,
     on_progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> None:
-    """Append the events of a store that a lake lacks; creates the lake if there is none.
+    """Append the events of a store, or of a backup, that a lake lacks, as :func:`ingest` does.
 
-    Args:
-        path: the lake.
-        store_path: directory of a store or of a backup, whether a gateway has it open or not.
-        value_path: path in JSON payloads of the column ``value``; None: as before, ``$.value`` for
-            a new lake.
-        on_progress: called with the number of parts done, and of all.
+    ``on_progress`` is called with the number of parts done, and of all.
 
     Raises:
         LakeError: the lake cannot be read or written, its values are from another path, or the
@@ -108,10 +113,10 @@ def ingest_store(
         OptionError: there is no store, or it cannot be read.
         StorageError: it is damaged.
     """
-    lake, driver, store_path = Lake(path), driver_process.of_this_process(), store_path.absolute()
-    base = positions.find_all(lake.check(value_path))
+    lake, driver, store_path = Lake(path), snapshots.this_driver(), store_path.absolute()
+    base = positions_of(lake.check(value_path))
     known = {server: position.session for server, position in base.items()}
-    found = store_servers.find(store_path, driver, known)
+    found = store.find_servers(store_path, driver, known)
     lake.create(EVENTS, value_path)
     moments = ((server, str(store_path), i) for server, i in found.timestamps.items())
     _check(lake, base, found.histories, moments)
@@ -121,7 +126,7 @@ def ingest_store(
     read = partial(store.read, selection=selection, schema=schema.arrow_schema(schema.WITHOUT_TYPE))
     with processes() as pool:
         _add(lake, read, parts, pool, histories=found.histories, on_progress=on_progress)
-    derived.update(path)
+    update(path)
 
 
 def _add(
@@ -133,21 +138,8 @@ def _add(
     histories: Mapping[int, history.History],
     on_progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> None:
-    """Append the events of some parts.
-
-    Args:
-        lake: the lake.
-        read: reads a part.
-        parts: which have all events after the positions of the lake, up to some id.
-        pool: other processes.
-        histories: histories of the servers, as far as the source reports them.
-        on_progress: as for :func:`ingest_store`.
-
-    Raises:
-        LakeError: the lake cannot be read or written, or a server has another history than there.
-        ProcessKilledError: a process was killed.
-    """
-    base = positions.find_all(lake.open())
+    """Append the events of parts, which have all events after the positions, up to some id."""
+    base = positions_of(lake.open())
     _check(lake, base, histories)
     written = do_all(pool, partial(write_new, lake, base, read), parts, on_progress)
     append(lake, base, written, {server: i.id for server, i in histories.items()})
@@ -157,17 +149,13 @@ def _find_start(lake: Lake, stream: StreamReader) -> dict[str, Any]:
     """Offsets in the lake of the servers that a stream reads.
 
     Servers of other gateways are left out: the stream would report their events as lost.
-
-    Raises:
-        LakeError: the lake cannot be read, or the gateways have other events.
-        OptionError: as :meth:`StreamReader.initialOffset`.
     """
     stream.initialOffset()  # finds the servers
-    known = positions.find_all(lake.find())
+    known = positions_of(lake.find())
     started = {i: j for i, j in known.items() if i in stream.servers}
     moments = [(i, *j) for i in started for j in stream.session_times(i, started[i].session)]
     _check(lake, started, stream.histories, moments)
-    return offsets.encode(
+    return options.encode_offsets(
         {i: EventId(i, j.session, j.instance) for i, j in started.items()},
         {i: j.history for i, j in started.items() if j.history is not None},
     )
@@ -179,17 +167,10 @@ def _check(
     histories: Mapping[int, history.History],
     moments: Iterable[tuple[int, str, Timestamp]] = (),
 ) -> None:
-    """Refuse a source whose events do not continue those in the lake.
+    """Refuse a source whose events do not continue those in the lake after the positions ``base``.
 
-    Args:
-        lake: the lake.
-        base: its positions.
-        histories: histories in the source, by server.
-        moments: servers, with a name of the source, and the timestamp that the session at the
-            position has there.
-
-    Raises:
-        LakeError: a server has another history, or another session with the id of its last event.
+    ``moments`` are servers, with a name of the source, and the timestamp that the session at the
+    position has there.
     """
     for server in base.keys() & histories.keys():
         last = base[server]
@@ -203,3 +184,68 @@ def _check(
                 f" {base[server].session} is of {times.to_datetime(there).isoformat()}, in the lake"
                 f" of {times.to_datetime(here).isoformat()}. {_OTHER_STORE}"
             )
+
+
+# --- work in parts, by this process and by others beside it -------------------------------
+
+
+@contextlib.contextmanager
+def processes() -> Iterator[ProcessPoolExecutor]:
+    """Processes beside this one, started on demand, each with its own Python.
+
+    They end with the block, or when this process is killed, whatever they do.
+    """
+    # not by fork: deltalake has threads
+    context = multiprocessing.get_context("spawn")
+    reader, writer = context.Pipe(duplex=False)
+    with reader, ProcessPoolExecutor(_N_OTHERS, context, _end_with, (reader,)) as pool, writer:
+        yield pool
+
+
+def do_all(
+    pool: ProcessPoolExecutor,
+    work: Callable[[P], R],
+    parts: Sequence[P],
+    on_progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> list[R]:
+    """Do picklable work for each part, here and in other processes: one part starts none.
+
+    Returns the results, in any order. ``on_progress`` is called with the number of parts done, and
+    of all.
+
+    Raises:
+        ProcessKilledError: one of the processes was killed.
+    """
+    results: list[R] = []
+
+    def add(result: R) -> None:
+        results.append(result)
+        on_progress(len(results), len(parts))
+
+    todo, running = [*parts], set[Future[R]]()
+    try:
+        while todo or running:
+            # no more: a future that is cancelled breaks a pool that breaks (Python 3.11)
+            while len(todo) > 1 and len(running) < 2 * _N_OTHERS:
+                running.add(pool.submit(work, todo.pop()))
+            if todo:
+                add(work(todo.pop()))
+            done, running = wait(running, 0 if todo else None, FIRST_COMPLETED)
+            for future in done:
+                add(future.result())
+    except BrokenProcessPool as e:
+        reason = "one of the processes was killed, perhaps for lack of memory"
+        raise ProcessKilledError(f"{reason}; nothing was added: start again") from e
+    return results
+
+
+def _end_with(other: Connection) -> None:
+    """Have this process end when the other end of a connection is closed, and only then."""
+
+    def wait_for_end() -> None:
+        with contextlib.suppress(EOFError):
+            other.recv_bytes()
+        os._exit(1)
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=wait_for_end, daemon=True).start()

@@ -1,27 +1,40 @@
-"""The Delta tables of a lake: where they are, and their columns.
+"""The Delta tables of a lake: where they are, their columns, and their files.
+
+A file has rows of one day (UTC) of ``timestamp``, sorted by it, in row groups of which each task of
+Spark reads one. Types and the like are dictionary-encoded, ids and times delta-encoded. A written
+file is no part of a table until it is committed.
 
 Credentials for object stores come from the environment, by the names of the ``object_store``
 library (``AWS_ACCESS_KEY_ID``, ``GOOGLE_SERVICE_ACCOUNT``, ``AZURE_STORAGE_ACCOUNT_KEY``, …).
 """
 
 import contextlib
+import json
+import os
 import re
-from collections.abc import Iterator, Sequence
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction, RemoveAction
 from pyarrow import fs
 
+from eventer_bridge.errors import StorageError
 from eventer_bridge.resources import blocking_entry
-from mariner_spark import schema, values
-from mariner_spark.errors import LakeError, NoLakeError
-from mariner_spark.local_path import local_path, refuse_within_store, sync
+from mariner_spark import limits, schema, times, type_path, values
+from mariner_spark.errors import LakeError, MarinerSparkError, NoLakeError
+from mariner_spark.source.options import local_path
 
 EVENTS: Final = "events"
 LATEST: Final = "latest"
@@ -67,11 +80,7 @@ def delta_schema(table: str) -> pa.Schema:
 
 
 class Lake:
-    """Tables below a root.
-
-    Args:
-        root: a path of this machine, or a URI: ``file``, ``s3``, ``s3a``, ``gs``, ``az``, ``abfs``,
-            ``abfss``.
+    """Tables below a root: a path of this machine, or a URI (``file`` or one of ``SCHEMES``).
 
     Attributes:
         is_local: whether it is on this machine.
@@ -129,11 +138,7 @@ class Lake:
         return found
 
     def open(self, table: str = EVENTS, version: int | datetime | None = None) -> DeltaTable:
-        """A table.
-
-        Args:
-            table: its name.
-            version: a version, or the moment of one; None: the latest.
+        """A table, at a version or the moment of one; None: the latest.
 
         Raises:
             NoLakeError: there is no such table.
@@ -153,13 +158,10 @@ class Lake:
         return found
 
     def check(self, value_path: str | None) -> DeltaTable | None:
-        """Check that events can be added.
+        """The table of events, if there is one; checks that events can be added.
 
         Args:
             value_path: path of the column ``value``; None: that of the lake.
-
-        Returns:
-            The table of events; None: there is none.
 
         Raises:
             LakeError: it cannot be read, or its values are from another path.
@@ -176,11 +178,7 @@ class Lake:
         return found
 
     def create(self, table: str, value_path: str | None = None) -> DeltaTable:
-        """A table, created if there is none.
-
-        Args:
-            table: its name.
-            value_path: path of the column ``value``; None: that of the lake, or the default.
+        """A table, created if there is none, with a path of ``value`` as for :meth:`check`.
 
         Raises:
             MarinerSparkError: as :meth:`check`, or it cannot be created.
@@ -216,12 +214,8 @@ class Lake:
     ) -> bool:
         """Commit changes of files together with application transactions; durably.
 
-        Args:
-            table: the table, at the version that the changes were made for.
-            name: its name.
-            actions: files to add and to remove.
-            transactions: their new versions.
-            replaces_all: whether the table has no other files then.
+        ``table`` is at the version that the changes were made for; if ``replaces_all``, it has no
+        other files then.
 
         Returns:
             Whether it was done; false: another commit changed one of the transactions, or came
@@ -248,15 +242,9 @@ class Lake:
         return True
 
     def vacuum(self, name: str, grace_hours: int, *, is_dry: bool = False) -> list[str]:
-        """Delete files that belong to no table.
+        """Delete files below a table that belong to no version, and are older than the grace.
 
-        Args:
-            name: the table.
-            grace_hours: how long they are kept.
-            is_dry: only tell which.
-
-        Returns:
-            Their paths, below the table.
+        Returns their paths; if ``is_dry``, they are only listed.
 
         Raises:
             LakeError: one cannot be deleted, or a link in the folder leads out of it.
@@ -275,15 +263,7 @@ class Lake:
 
     @contextlib.contextmanager
     def new_file(self, table: str, path: str) -> Iterator[pa.NativeFile]:
-        """Write a file of a table, durably.
-
-        Args:
-            table: name of the table.
-            path: below the table.
-
-        Raises:
-            LakeError: it cannot be written.
-        """
+        """Write a file, given by its path below a table, durably."""
         target = Path(self.uri(table), path)
         with self.errors():
             if self.is_local:
@@ -291,16 +271,16 @@ class Lake:
             with self.files(table).open_output_stream(path) as file:
                 yield file
             if self.is_local:
-                sync(target, target.parent)  # whose own entry is synced with the commit
+                _sync(target, target.parent)  # whose own entry is synced with the commit
 
     def _sync_log(self, name: str, version: int) -> None:
         """Make commits durable, with the folders that they need."""
         if self.is_local:
             log = Path(self.uri(name), "_delta_log")
             with self.errors():
-                # checkpoints, too, and _last_checkpoint, which is behind all numbers
+                # checkpoints, too, and _last_checkpoint, which sorts after all numbers
                 new = (i for i in log.iterdir() if i.name >= f"{version:020}")
-                sync(*new, log, log.parent, log.parent.parent)
+                _sync(*new, log, log.parent, log.parent.parent)
 
     def _refuse_blocking(self, table: str) -> None:
         """Reading a FIFO would never end: there is none among what says which files there are."""
@@ -331,3 +311,130 @@ def value_path_of(events: DeltaTable) -> str:
 def _to_ms(moment: datetime) -> datetime:
     """A moment in the unit of a Delta log."""
     return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
+
+
+# --- files --------------------------------------------------------------------------------
+
+_DICTIONARIES: Final = ("server", "type.list.element", "type_path", "payload_kind", "payload_type")
+_DIFFERENCES: Final = ("session", "instance", "timestamp", "source_timestamp")
+
+_DAY_US: Final = 86_400_000_000
+
+
+def write_events(lake: Lake, value_path: str, batches: Iterable[pa.RecordBatch]) -> list[AddAction]:
+    """As :func:`write_rows`, for events in any order; buffers ``limits.FILE_ROWS``, ``FILE_BYTES``.
+
+    The batches have the columns ``schema.WITHOUT_TYPE``.
+    """
+    files = []
+    for group in _bounded(batches):
+        numbers = [values.find_numbers(i.column("payload_json"), value_path) for i in group]
+        column = pa.chunked_array(numbers, pa.float64())
+        rows = pa.Table.from_batches(group).append_column("value", column)
+        files += write_rows(lake, EVENTS, rows)
+    return files
+
+
+def _bounded(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
+    """Batches for a file each day."""
+    group: list[pa.RecordBatch] = []
+    n_rows = n_bytes = 0
+    for batch in batches:
+        group.append(batch)
+        n_rows += batch.num_rows
+        n_bytes += batch.nbytes
+        if n_rows >= limits.FILE_ROWS or n_bytes >= limits.FILE_BYTES:
+            yield group
+            group, n_rows, n_bytes = [], 0, 0
+    if n_rows:
+        yield group
+
+
+def paths_of(table: DeltaTable) -> list[str]:
+    """The files of a table, below it."""
+    return list(pa.table(table.get_add_actions()).column("path").to_pylist())
+
+
+def write_rows(
+    lake: Lake, table: str, rows: pa.Table, *, is_by_type: bool = False
+) -> list[AddAction]:
+    """Write at least one row of a table to files, to be committed: a file a day if partitioned.
+
+    The columns may be in any order; ``type`` may be missing. Rows are sorted by time or, if
+    ``is_by_type`` (of one day only), by type first.
+    """
+    names = arrow_schema(table).names
+    order = ("type_path", *ORDER) if is_by_type else ORDER
+    rows = rows.sort_by([(i, "ascending") for i in order if i in names])
+    if "type" in names and "type" not in rows.schema.names:
+        paths = rows.column("type_path").combine_chunks().dictionary_encode()
+        types = [list(type_path.decode(i)) for i in paths.dictionary.to_pylist()]
+        column = pa.array(types, pa.list_(pa.string())).take(paths.indices)
+        rows = rows.append_column("type", column)
+    rows = rows.select(names).cast(arrow_schema(table))
+    edges = [0, rows.num_rows]
+    if partitions(table):
+        days = rows.column("timestamp").cast(pa.int64()).to_numpy() // _DAY_US
+        edges[1:1] = (np.flatnonzero(np.diff(days)) + 1).tolist()
+    group_rows = limits.SMALL_GROUP_ROWS if is_by_type else limits.ROW_GROUP_ROWS
+    return [_write_file(lake, table, rows.slice(i, j - i), group_rows) for i, j in pairwise(edges)]
+
+
+def read_rows(lake: Lake, table: str, path: str, names: Sequence[str] = ()) -> pa.Table:
+    """Rows of a file, by its path below the table; no names: all columns."""
+    columns = pa.schema([i for i in arrow_schema(table) if not names or i.name in names])
+    with lake.errors(), pq.ParquetFile(path, filesystem=lake.files(table)) as file:
+        # other tools write some columns with other types of Arrow
+        return file.read(columns.names).select(columns.names).cast(columns)
+
+
+def _write_file(lake: Lake, table: str, rows: pa.Table, group_rows: int) -> AddAction:
+    names, first = rows.schema.names, rows.column("timestamp")[0]
+    values: dict[str, str | None] = dict.fromkeys(partitions(table), _text(first)[:10])
+    folders = (f"{i}={j}" for i, j in values.items())
+    path = "/".join((*folders, f"{first.value:020}-{uuid.uuid4()}.parquet"))  # sorts by time
+    with lake.new_file(table, path) as file:
+        pq.write_table(
+            rows,
+            file,
+            row_group_size=group_rows,
+            compression="zstd",
+            use_dictionary=[i for i in _DICTIONARIES if i.partition(".")[0] in names],
+            column_encoding={i: "DELTA_BINARY_PACKED" for i in _DIFFERENCES if i in names},
+        )
+        size = file.tell()
+    bounds = {i: pc.min_max(rows.column(i)) for i in STATISTICS if i in names}
+    stats = {
+        "numRecords": rows.num_rows,
+        "nullCount": dict.fromkeys(bounds, 0),
+        "minValues": {i: _text(j["min"]) for i, j in bounds.items()},
+        "maxValues": {i: _text(j["max"]) for i, j in bounds.items()},
+    }
+    return AddAction(path, size, values, int(time.time() * 1000), True, json.dumps(stats))
+
+
+def _text(value: pa.Scalar) -> Any:
+    """A value as Delta writes it into its log."""
+    return times.to_iso(value.value) if pa.types.is_timestamp(value.type) else value.as_py()
+
+
+def refuse_within_store(path: Path) -> None:
+    """Raise MarinerSparkError if a path is inside an event store."""
+    # slow to import, and only needed here
+    from eventer_bridge.backends.rocksdb import directories  # noqa: PLC0415
+
+    try:
+        directories.refuse_within_store(path)
+    except StorageError as e:
+        raise MarinerSparkError(str(e)) from e
+
+
+def _sync(*paths: Path) -> None:
+    """Make files and folders durable; those that are gone are left out."""
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)

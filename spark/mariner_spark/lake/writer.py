@@ -1,24 +1,101 @@
 """Adding events to a lake: tasks write files (:func:`write_new`), one commit adds them all.
 
-Events may come again: those up to the position of their server in the lake are left out.
+The position of a server in a lake is its last event there. Events may come again: those up to the
+position are left out. Positions are application transactions of the table ``events``, which Delta
+keeps for ever, and commits together with files. A transaction is a name and an integer, so a
+position has several, named ``mariner/SERVER/FIELD``: ``session``, ``instance`` and ``timestamp`` of
+the event, and, where the server reports its history, both halves of that UUID.
+``mariner/servers/N`` are the ids of the servers, from N = 0.
 """
 
+import struct
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 import numpy as np
 import pyarrow as pa
+from deltalake import DeltaTable, Transaction
 from deltalake.transaction import AddAction
 
 from eventer_bridge.backends import history
 from mariner_spark import limits
 from mariner_spark.errors import LakeError
-from mariner_spark.lake import positions
-from mariner_spark.lake.files import write_events
-from mariner_spark.lake.positions import Position, Positions
-from mariner_spark.lake.tables import EVENTS, Lake, value_path_of
+from mariner_spark.lake.tables import EVENTS, Lake, value_path_of, write_events
+
+_APP: Final = "mariner"
+_FIELDS: Final = ("session", "instance", "timestamp", "history-high", "history-low")
+_UUID: Final = struct.Struct(">qq")
+
+
+class Position(msgspec.Struct, frozen=True, order=True):
+    """The last event of a server in a lake; of a server, later ones are greater.
+
+    Attributes:
+        session, instance: id of the event.
+        timestamp: its timestamp, microseconds since 1970: reveals another store of a server with
+            the same id.
+        history: UUID of the history that it belongs to, if the server reported one.
+    """
+
+    session: int
+    instance: int
+    timestamp: int
+    history: str | None = None
+
+
+Positions: TypeAlias = Mapping[int, Position]
+"""By id of the server."""
+
+
+def servers_of(events: DeltaTable) -> list[int]:
+    """Ids of the servers with events in a lake, in order of their first commit."""
+    found: list[int] = []
+    while (server := _get(events, f"servers/{len(found)}")) is not None:
+        found.append(server)
+    return found
+
+
+def position_of(events: DeltaTable, server: int) -> Position | None:
+    """Position of a server; None: the lake has no events of it."""
+    session, instance, timestamp, *halves = (_get(events, f"{server}/{i}") for i in _FIELDS)
+    if session is None or instance is None or timestamp is None:
+        return None
+    history = None if None in halves else str(uuid.UUID(bytes=_UUID.pack(*halves)))
+    return Position(session, instance, timestamp, history)
+
+
+def positions_of(events: DeltaTable | None) -> dict[int, Position]:
+    """Positions of all servers; none without a table."""
+    if events is None:
+        return {}
+    found = {server: position_of(events, server) for server in servers_of(events)}
+    return {server: position for server, position in found.items() if position is not None}
+
+
+def transactions(events: DeltaTable, reached: Positions) -> list[Transaction]:
+    """Transactions that move servers to new positions.
+
+    A commit to another version of the table conflicts if a position has changed.
+    """
+    known = servers_of(events)
+    servers = [*known, *(i for i in reached if i not in known)]
+    numbers = {f"servers/{i}": servers[i] for i in range(len(known), len(servers))}
+    for server, position in reached.items():
+        history = position.history
+        halves = () if history is None else _UUID.unpack(uuid.UUID(history).bytes)
+        fields = (position.session, position.instance, position.timestamp, *halves)
+        numbers |= {f"{server}/{i}": j for i, j in zip(_FIELDS, fields, strict=False)}
+    return [Transaction(f"{_APP}/{name}", number) for name, number in numbers.items()]
+
+
+def _get(events: DeltaTable, name: str) -> int | None:
+    return events.transaction_version(f"{_APP}/{name}")
+
+
+# --- files and commits --------------------------------------------------------------------
 
 ReadPart: TypeAlias = Callable[[Any], Iterable[pa.RecordBatch]]
 """Gives batches of a part with the columns ``schema.WITHOUT_TYPE``, in any order."""
@@ -26,29 +103,14 @@ ReadPart: TypeAlias = Callable[[Any], Iterable[pa.RecordBatch]]
 
 @dataclass
 class Written:
-    """Events that a task wrote.
-
-    Args:
-        files: files with the events.
-        reached: the last of these events, by server; without histories.
-    """
+    """Files that a task wrote, and the last event in them, by server; without histories."""
 
     files: list[AddAction]
     reached: dict[int, Position]
 
 
 def write_new(lake: Lake, base: Positions, read: ReadPart, part: Any) -> Written:
-    """Write the events of a part that a lake lacks.
-
-    Args:
-        lake: the lake.
-        base: its positions.
-        read: reads a part.
-        part: the part.
-
-    Raises:
-        LakeError: the lake cannot be read or written.
-    """
+    """Write the events of a part that come after the positions ``base`` of a lake."""
     reached: dict[int, Position] = {}
     new = _new_events(read(part), base, reached)
     return Written(write_events(lake, value_path_of(lake.open()), new), reached)
@@ -57,13 +119,9 @@ def write_new(lake: Lake, base: Positions, read: ReadPart, part: Any) -> Written
 def append(
     lake: Lake, base: Positions, written: Sequence[Written], histories: Mapping[int, str]
 ) -> None:
-    """Commit the files of all tasks, which have all events after the positions up to some id.
+    """Commit the files of all tasks: all events after the positions ``base``, up to some id.
 
-    Args:
-        lake: the lake.
-        base: the positions that the tasks wrote from.
-        written: what they wrote.
-        histories: names of the histories of the servers, as far as known.
+    ``histories`` are the names of the histories of the servers, as far as known.
 
     Raises:
         LakeError: another writer added events of the same servers meanwhile, or a file is gone; the
@@ -86,7 +144,7 @@ def append(
         reached[server] = msgspec.structs.replace(last, history=name)
     for _ in range(limits.COMMIT_TRIES):
         table = lake.open()
-        current = {i: positions.find(table, i) for i in reached}
+        current = {i: position_of(table, i) for i in reached}
         if current == reached:  # done, but the answer was lost
             return
         for server, found_position in current.items():
@@ -95,7 +153,7 @@ def append(
                     f"{lake}: another ingestion added events of server {server} meanwhile: one at"
                     " a time; start this one again"
                 )
-        if lake.commit(table, EVENTS, files, positions.transactions(table, reached)):
+        if lake.commit(table, EVENTS, files, transactions(table, reached)):
             return
     raise LakeError(f"{lake}: {limits.COMMIT_TRIES} commits failed: too many writers")
 

@@ -1,20 +1,19 @@
 """Report ``activity``: number and size of events by type prefix and time."""
 
+from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any, Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from mariner_spark import limits
+from mariner_spark.reports import formats, views
 from mariner_spark.reports.events import Span, bucket, bucket_width, prefix, prepare, span_of
 
 
 def activity(
-    events: DataFrame,
-    *,
-    depth: int = 2,
-    width: timedelta | None = None,
-    span: Span | None = None,
+    events: DataFrame, *, depth: int = 2, width: timedelta | None = None, span: Span | None = None
 ) -> DataFrame:
     """Events by type prefix and time.
 
@@ -27,12 +26,11 @@ def activity(
     Args:
         events: see ``events``.
         depth: number of segments of a prefix.
-        width: length of a bucket; None: chosen from the span.
+        width: length of a bucket; None: for at most ``limits.REPORT_BUCKETS``.
         span: span of the events; None: found by reading them.
 
     Returns:
-        Rows by prefix and time; bounded by ``limits.REPORT_PREFIXES`` and, unless a width is
-        given, ``REPORT_BUCKETS``.
+        Rows by prefix and time, of ``limits.REPORT_PREFIXES`` prefixes at most.
     """
     events = prepare(events)
     width = width or bucket_width(span or span_of(events))
@@ -58,3 +56,64 @@ def activity(
             "bytes",
         )
     )
+
+
+# --- on the page --------------------------------------------------------------------------
+
+
+def _view(rows: Sequence[views.Row], _totals: views.Row) -> views.View:
+    """Stacked bars over time."""
+    others = "all others"
+    prefixes = views.labels_of("prefix", rows)
+    colours = dict(zip(prefixes.values(), views.PALETTE, strict=False))
+    if any(row["prefix"] is None for row in rows):
+        colours[others] = views.OTHERS
+    width_ms = rows[0]["bucket_s"] * 1_000
+    totals: dict[Any, int] = {}
+    marks = []
+    for row in rows:
+        begin = views.ms(row["bucket"])
+        totals[row["bucket"]] = totals.get(row["bucket"], 0) + row["events"]
+        marks.append(
+            {
+                "begin": begin,
+                "end": begin + width_ms,
+                "events": row["events"],
+                "name": others if row["prefix"] is None else prefixes[row["prefix"]],
+                "when": formats.moment(row["bucket"]),
+                "shown": formats.count(row["events"]),
+                "bytes": formats.size(row["bytes"]),
+            }
+        )
+    encoding = {
+        "x": views.time_axis("begin"),
+        "x2": {"field": "end"},
+        "y": views.numbers_axis("events") | {"stack": "zero"},
+        "color": views.colour("name", colours),
+        "order": {"field": "name", "type": "nominal", "sort": list(colours)},
+        "tooltip": views.tooltip(type="name", begin="when", events="shown", payload="bytes"),
+    }
+    mark = {"type": "bar", "orient": "vertical", "binSpacing": 1}
+    peak = max(totals, key=lambda bucket: (totals[bucket], bucket))
+    finding = (
+        f"Busiest {views.width_of(rows)}: {formats.count(totals[peak])} events from"
+        f" {formats.moment(peak)} on."
+    )
+    spec = views.chart(marks, views.CHART_PX, mark=mark, encoding=encoding)
+    return views.View(
+        finding,
+        [views.Chart(f"Events in {views.width_of(rows)}", spec, legend=tuple(colours.items()))],
+    )
+
+
+REPORT: Final = views.Report(
+    "activity",
+    "Activity",
+    "How many events were registered when, by type prefix.",
+    lambda events, i: activity(events, depth=i.depth, span=i.extent.span),
+    _view,
+    views.columns(
+        prefix="Type prefix: path", bucket="From: moment", events="Events: count",
+        bytes="Payload: size",
+    ),
+)  # fmt: skip

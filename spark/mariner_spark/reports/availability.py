@@ -17,12 +17,14 @@ Events of these types count only if the server in the type is the server of the 
 reports only itself, but a client can register anything.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
 
 from mariner_spark import limits
+from mariner_spark.reports import formats, views
 from mariner_spark.reports.events import ORDER, prepare, seconds, us
 
 ENGINE: Final = "engine"
@@ -48,26 +50,14 @@ def runs(events: DataFrame) -> DataFrame:
     * ``ended_by``: ``stopped`` or ``killed`` (the engine), ``disconnected`` (the client); null:
       it was up at the last event of the server
 
-    Args:
-        events: see ``events``; all events of the servers, of any type, because a killed engine's
-            run ends with the last one. Or the result of :func:`find_runs`.
-
-    Returns:
-        The ``limits.REPORT_ROWS`` latest runs, the latest first.
+    The events are all of the servers, of any type, because a killed engine's run ends with the
+    last one; or the result of :func:`find_runs`. The ``limits.REPORT_ROWS`` latest runs are
+    returned, the latest first.
     """
-    return first_runs(find_runs(events))
+    return RUNS.first(find_runs(events))
 
 
-def first_runs(found: DataFrame) -> DataFrame:
-    """The rows of :func:`find_runs` that :func:`runs` returns."""
-    return (
-        found.orderBy(sf.desc("begin"), *_SUBJECT, "end", "is_begin_seen", "ended_by")
-        .limit(limits.REPORT_ROWS)
-        .select(*_SUBJECT, "begin", "end", _up_s().alias("up_s"), *_RUN[-2:])
-    )
-
-
-def totals_of_runs(found: DataFrame) -> DataFrame:
+def _totals_of_runs(_events: DataFrame, found: DataFrame) -> DataFrame:
     """Totals of :func:`find_runs`: a row."""
     longest = sf.struct(*_SUBJECT, _up_s().alias("up_s"))
     order = sf.struct(_up_s(), "begin", *_SUBJECT)
@@ -95,31 +85,10 @@ def availability(events: DataFrame) -> DataFrame:
     * ``longest_down_s``: seconds of the longest time down; null: there was none
     * ``is_up``: whether it was up at the last event of its server
 
-    Args:
-        events: as for :func:`runs`.
-
-    Returns:
-        Engines first, then by number of runs, the most first; ``limits.REPORT_ROWS`` at most.
+    The events are as for :func:`runs`. Engines come first, then the most runs;
+    ``limits.REPORT_ROWS`` at most.
     """
-    return first_availability(find_availability(events))
-
-
-def first_availability(found: DataFrame) -> DataFrame:
-    """The rows of :func:`find_availability` that :func:`availability` returns."""
-    engines_first = sf.desc(sf.col("kind") == ENGINE)
-    return found.orderBy(engines_first, sf.desc("runs"), *_SUBJECT).limit(limits.REPORT_ROWS)
-
-
-def totals_of_availability(found: DataFrame) -> DataFrame:
-    """Totals of :func:`find_availability`: a row."""
-    is_engine = sf.col("kind") == ENGINE
-    return found.agg(
-        sf.count("*").alias("rows"),
-        sf.count_if(is_engine).alias("engines"),
-        sf.coalesce(sf.sum(sf.when(is_engine, sf.col("killed"))), sf.lit(0)).alias("killed"),
-        sf.count("name").alias("clients"),
-        sf.count_distinct("server").alias("servers"),
-    )
+    return AVAILABILITY.first(find_availability(events))
 
 
 def find_availability(events: DataFrame) -> DataFrame:
@@ -163,10 +132,7 @@ def find_runs(events: DataFrame) -> DataFrame:
     """All runs, in any order: the columns of :func:`runs` without ``up_s``.
 
     Both reports are computed from them, and it is most of their work:
-    ``find_runs(events).persist()`` does it once.
-
-    Args:
-        events: as for :func:`runs`, or the result of this function.
+    ``find_runs(events).persist()`` does it once. Its result may be the argument, too.
     """
     if "is_begin_seen" in events.columns:
         return events
@@ -318,3 +284,135 @@ def _mark(moment: str, is_begin: bool, is_seen: bool) -> Column:
         sf.lit(is_begin).alias("is_begin"),
         sf.lit(is_seen).alias("is_seen"),
     )
+
+
+# --- on the page --------------------------------------------------------------------------
+
+
+def _view_availability(rows: Sequence[views.Row], totals: views.Row) -> views.View:
+    """Bars: the part of the time that each was up."""
+    shown = rows[: views.N_BARS]
+    names = _labels_of_subjects(shown, totals)
+    marks = [
+        {
+            "name": names[_subject(row)],
+            "value": row["share"] or 0,
+            "shown": formats.show("share", row["share"]),
+            "up": formats.duration(row["up_s"]),
+            "down": formats.duration(row["down_s"]),
+            "runs": formats.count(row["runs"]),
+        }
+        for row in shown
+    ]
+    tips = views.tooltip(what="name", up="up", down="down", runs="runs")
+    engines, clients = (
+        views.plural(totals["engines"], "engine"),
+        views.plural(totals["clients"], "client"),
+    )
+    finding = f"{engines}, killed {views.plural(totals['killed'], 'time')}; {clients}."
+    note = views.part_of(len(shown), totals["rows"], "row")
+    spec = views.bars(marks, list(names.values()), tips)
+    return views.View(finding, [views.Chart("Part of the time that it was up", spec, note=note)])
+
+
+def _view_runs(rows: Sequence[views.Row], totals: views.Row) -> views.View:
+    """Timeline of the times that each was up."""
+    engines_first = sorted(rows, key=lambda row: (row["kind"] != "engine", row["begin"]))
+    names = _labels_of_subjects(engines_first, totals)
+    shown = dict(list(names.items())[: views.N_BARS])
+    colours = {"up": "#3ca951", "ended by being killed": "#ff725c"}
+    state = {True: "ended by being killed", False: "up"}
+    marks = [
+        {
+            "name": shown[_subject(row)],
+            "begin": views.ms(row["begin"]),
+            "end": views.ms(row["end"]),
+            "state": state[row["ended_by"] == "killed"],
+            "when": f"{formats.moment(row['begin'])} to {formats.moment(row['end'])}",
+            "shown": formats.duration(row["up_s"]),
+            "ended": row["ended_by"] or "still up",
+        }
+        for row in rows
+        if _subject(row) in shown
+    ]
+    tips = views.tooltip(what="name", up="shown", from_to="when", end="ended")
+    longest = totals["longest"]
+    finding = (
+        f"{views.plural(totals['rows'], 'time')} up; the longest is of"
+        f" {formats.name(_name_of_subject(longest, totals))},"
+        f" for {formats.duration(longest['up_s'])}."
+    )
+    chart = views.timeline("Times up", marks, names=shown, colours=colours, tips=tips)
+    return views.View(
+        finding, [chart._replace(note=views.part_of(len(shown), totals["subjects"], "row"))]
+    )
+
+
+def _subject(row: views.Row) -> tuple[int, str, str | None]:
+    """Key of an engine or client."""
+    return row["server"], row["kind"], row["name"]
+
+
+def _labels_of_subjects(
+    rows: Sequence[views.Row], totals: views.Row
+) -> dict[tuple[int, str, str | None], str]:
+    """Labels of engines and clients."""
+    return views.labels({_subject(row): _name_of_subject(row, totals) for row in rows})
+
+
+def _name_of_subject(row: views.Row, totals: views.Row) -> str:
+    """Name of an engine or client; with its server, if there are several."""
+    words = {"engine": "engine", "clients": "any client"}
+    what = words[row["kind"]] if row["name"] is None else str(row["name"])
+    return f"{what} of {row['server']}" if totals["servers"] > 1 else what
+
+
+AVAILABILITY: Final = views.Report(
+    "availability",
+    "Availability",
+    "Engines and clients: part of the time that they were up, from the core's own events.",
+    lambda events, _: find_availability(events),
+    _view_availability,
+    views.columns(
+        kind="What: text", name="Client: text", server="Server: text", share="Up: share",
+        up_s="Up for: duration", down_s="Down for: duration",
+        longest_down_s="Longest down: duration", runs="Times up: count", killed="Killed: count",
+        is_up="Up at the end: flag", first="First up: moment",
+    ),
+    first=lambda found: found.orderBy(
+        sf.desc(sf.col("kind") == ENGINE), sf.desc("runs"), *_SUBJECT
+    ).limit(limits.REPORT_ROWS),
+    first_are="engines, then those that were up most often",
+    totals=lambda _, found: found.agg(
+        sf.count("*").alias("rows"),
+        sf.count_if(sf.col("kind") == ENGINE).alias("engines"),
+        sf.coalesce(
+            sf.sum(sf.when(sf.col("kind") == ENGINE, sf.col("killed"))), sf.lit(0)
+        ).alias("killed"),
+        sf.count("name").alias("clients"),
+        sf.count_distinct("server").alias("servers"),
+    ),
+    is_about_servers=True,
+)  # fmt: skip
+
+
+RUNS: Final = views.Report(
+    "runs",
+    "Runs",
+    "Each time that an engine ran or a client was connected.",
+    lambda events, _: find_runs(events),
+    _view_runs,
+    views.columns(
+        kind="What: text", name="Client: text", server="Server: text", begin="Begin: moment",
+        end="End: moment", up_s="Up for: duration", ended_by="Ended by: text",
+        is_begin_seen="Begin seen: flag",
+    ),
+    first=lambda found: (
+        found.orderBy(sf.desc("begin"), *_SUBJECT, "end", "is_begin_seen", "ended_by")
+        .limit(limits.REPORT_ROWS)
+        .select(*_SUBJECT, "begin", "end", _up_s().alias("up_s"), *_RUN[-2:])
+    ),
+    first_are="those that began last",
+    totals=_totals_of_runs,
+    is_about_servers=True,
+)  # fmt: skip

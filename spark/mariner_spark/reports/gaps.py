@@ -1,5 +1,6 @@
 """Report ``gaps``: types that were silent for longer than expected."""
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final
 
@@ -7,6 +8,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as sf
 
 from mariner_spark import limits
+from mariner_spark.reports import formats, views
 from mariner_spark.reports.events import is_of_core, moment, prepare, seconds, span_of, to_us, us
 
 FACTOR: Final = 3.0
@@ -47,7 +49,7 @@ def gaps(
         The ``limits.REPORT_ROWS`` gaps with the largest ratios, the largest first.
     """
     found = find_gaps(events, expected=expected, factor=factor, end_us=end_us, with_core=with_core)
-    return first_gaps(found)
+    return REPORT.first(found)
 
 
 def find_gaps(
@@ -107,18 +109,63 @@ def find_gaps(
     )
 
 
-def first_gaps(found: DataFrame) -> DataFrame:
-    """The rows of :func:`find_gaps` that :func:`gaps` returns."""
-    return found.orderBy(sf.desc("ratio"), "begin", "type_path").limit(limits.REPORT_ROWS)
+# --- on the page --------------------------------------------------------------------------
 
 
-def totals(found: DataFrame) -> DataFrame:
-    """Totals of :func:`find_gaps`: a row."""
-    return found.agg(
+def _view(rows: Sequence[views.Row], totals: views.Row) -> views.View:
+    """Timeline of the types with the largest gaps."""
+    names = views.labels_of("type_path", rows)
+    shown = dict(list(names.items())[: views.N_BARS])
+    colours = {"until the end": "#ff725c", "until the next event": "#e8a33d"}
+    ended = {True: "until the end", False: "until the next event"}
+    marks = [
+        {
+            "name": shown[row["type_path"]],
+            "begin": views.ms(row["begin"]),
+            "end": views.ms(row["end"]),
+            "state": ended[row["is_open"]],
+            "when": f"{formats.moment(row['begin'])} to {formats.moment(row['end'])}",
+            "shown": formats.duration(row["silence_s"]),
+            "expected": formats.duration(row["expected_s"]),
+        }
+        for row in rows
+        if row["type_path"] in shown
+    ]
+    tips = views.tooltip(type="name", silent="shown", expected="expected", from_to="when")
+    longest = totals["longest"]
+    finding = (
+        f"{views.plural(totals['rows'], 'gap')} of {views.plural(totals['types'], 'type')};"
+        f" the longest is of {formats.name(longest['type_path'])},"
+        f" for {formats.duration(longest['silence_s'])}."
+        f" Silent until the end: {formats.count(totals['open'])}."
+    )
+    note = views.part_of(len(shown), totals["types"], "type")
+    chart = views.timeline("Silences", marks, names=shown, colours=colours, tips=tips)
+    return views.View(finding, [chart._replace(note=note)])
+
+
+REPORT: Final = views.Report(
+    "gaps",
+    "Gaps",
+    "Types that were silent for longer than expected: for more than three times the median"
+    " of their intervals.",
+    lambda events, i: find_gaps(events, end_us=i.end_us, with_core=i.with_core),
+    _view,
+    views.columns(
+        type_path="Type: path", begin="Silent from: moment", end="Until: moment",
+        silence_s="Silence: duration", expected_s="Expected: duration", ratio="Ratio: ratio",
+        is_open="Until the end: flag",
+    ),
+    first=lambda found: found.orderBy(
+        sf.desc("ratio"), "begin", "type_path"
+    ).limit(limits.REPORT_ROWS),
+    first_are="those with the largest ratios",
+    totals=lambda _, found: found.agg(
         sf.count("*").alias("rows"),
         sf.count_distinct("type_path").alias("types"),
         sf.count_if("is_open").alias("open"),
         sf.max_by(
             sf.struct("type_path", "silence_s"), sf.struct("silence_s", "begin", "type_path")
         ).alias("longest"),
-    )
+    ),
+)  # fmt: skip

@@ -1,10 +1,10 @@
 """Generates the files of each report, and the page, from events that are read once.
 
-Runs in the driver.
+The events come from a store, a lake or a gateway. Runs in the driver.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -16,40 +16,89 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from mariner_spark import times, values
-from mariner_spark.local_path import refuse_within_store
-from mariner_spark.reports import formats, page, reading
+from eventer_bridge.backends.rocksdb import database
+from eventer_bridge.errors import StorageError
+from eventer_bridge.model import EventType
+from mariner_spark import reader, schema, times, values
+from mariner_spark.errors import OptionError
+from mariner_spark.lake.tables import Lake, refuse_within_store, value_path_of
+from mariner_spark.reports import (
+    activity,
+    availability,
+    formats,
+    gaps,
+    latency,
+    latest,
+    page,
+    top,
+    views,
+)
+from mariner_spark.reports import values as values_report
 from mariner_spark.reports.availability import find_runs
-from mariner_spark.reports.catalogue import REPORTS, Report, ReportSettings
-from mariner_spark.reports.events import Extent, Span, prepare
+from mariner_spark.reports.events import Extent, Span, prepare, span_of
 from mariner_spark.reports.page import Fact, Section
-from mariner_spark.reports.reading import EventSource, ReportFilter
+from mariner_spark.source import network, options, snapshots, store
+from mariner_spark.source.options import Options, Selection
 
 PAGE: Final = "report.html"
 
 _FORMULA: Final = r"^[=+\-@\t\r]"
 """Text that a spreadsheet takes for a formula."""
 
+REPORTS: Final[Mapping[str, views.Report]] = {
+    i.name: i
+    for i in (
+        *(activity.REPORT, latest.REPORT, values_report.REPORT, gaps.REPORT, latency.REPORT),
+        *(availability.AVAILABILITY, availability.RUNS, top.REPORT),
+    )
+}
+"""All reports by name."""
+
 
 class ReportJob(NamedTuple):
-    """Reports to generate, and their input.
+    """Reports to generate, and the events that they are about.
 
     Attributes:
-        names: names in ``catalogue.REPORTS``; none: all of them.
-        source: source of the events.
-        selection: selection of events.
+        source: arguments of ``reader.read`` for a store, a gateway or a lake.
+        title: name of the source on the page; contains no secret.
+        folder: folder of the files; it is created, and existing files are replaced.
+        names: names in :data:`REPORTS`; none: all of them.
+        types, first, last: selection of events, as ``reader.read`` takes it.
         value_path: path of the number in a payload (``values``); None: the path of the lake, or
             ``values.DEFAULT_PATH``.
         depth: number of segments of a type prefix.
-        folder: folder of the files; it is created, and existing files are replaced.
     """
 
-    names: Sequence[str]
-    source: EventSource
-    selection: ReportFilter
-    value_path: str | None
-    depth: int
+    source: Mapping[str, Any]
+    title: str
     folder: Path
+    names: Sequence[str] = ()
+    types: Sequence[EventType] | None = None
+    first: str | None = None
+    last: str | None = None
+    value_path: str | None = None
+    depth: int = 2
+
+    @property
+    def selection(self) -> dict[str, Any]:
+        """Arguments of ``reader.read`` that select the events."""
+        return {"types": self.types, "from_": self.first, "to": self.last}
+
+    @property
+    def lake(self) -> str | None:
+        """The lake, if the source is one."""
+        return self.source.get("lake")
+
+    @property
+    def path_of_lake(self) -> str | None:
+        """Path in payloads of the numbers in the lake."""
+        return None if self.lake is None else value_path_of(Lake(self.lake).open())
+
+    @property
+    def options(self) -> Options:
+        """Options of the data source; for a lake, only those that select events count."""
+        source = self.source if self.lake is None else {"store": "/"}
+        return options.parse(options.to_options({**source, **self.selection}))
 
 
 class Overview(NamedTuple):
@@ -71,19 +120,23 @@ def check(job: ReportJob) -> None:
     if job.value_path is not None:
         values.parse(job.value_path)
     refuse_within_store(job.folder / PAGE)
-    reading.check(job.source, job.selection, job.value_path)
+    path, of_lake = job.options.path, job.path_of_lake
+    if of_lake is not None:
+        if job.value_path is not None and values.parse(job.value_path) != values.parse(of_lake):
+            raise OptionError(
+                "value_path", f"{job.value_path}: the numbers of this lake are those at {of_lake}"
+            )
+    elif path is not None:
+        try:
+            database.check_exists(path)
+        except StorageError as e:
+            raise OptionError("path", str(e)) from e
 
 
 def generate(spark: SparkSession, job: ReportJob, on_step: Callable[[str, int], None]) -> Path:
-    """Generate reports.
+    """Generate reports; returns the page.
 
-    Args:
-        spark: the session, with the data source ``mariner``.
-        job: the job.
-        on_step: called at the begin of each step, with its name and the number of all steps.
-
-    Returns:
-        The page.
+    ``on_step`` is called at the begin of each step, with its name and the number of all steps.
 
     Raises:
         MarinerSparkError: there is no lake, or it cannot be read.
@@ -111,23 +164,25 @@ def generate(spark: SparkSession, job: ReportJob, on_step: Callable[[str, int], 
 
 
 def _write_reports(
-    spark: SparkSession, job: ReportJob, reports: Sequence[Report], step: Callable[[str], None]
+    spark: SparkSession,
+    job: ReportJob,
+    reports: Sequence[views.Report],
+    step: Callable[[str], None],
 ) -> tuple[Overview, list[Section]]:
     sections = []
-    has_types = job.selection.types is not None
+    has_types = job.types is not None
     with contextlib.ExitStack() as stack:
         # before the events are read: later events must not make a type look silent
-        end_us = reading.last_us(spark, job.source, job.selection) if has_types else times.MIN_US
-        events = stack.enter_context(_read(spark, job, job.selection))
+        end_us = last_us(spark, job) if has_types else times.MIN_US
+        events = stack.enter_context(_read(spark, job))
         everything = events
         if has_types and any(i.is_about_servers for i in reports):
-            selection = job.selection._replace(types=None)
-            everything = stack.enter_context(_read(spark, job, selection))
+            everything = stack.enter_context(_read(spark, job._replace(types=None)))
         if sum(i.is_about_servers for i in reports) > 1:
             everything = stack.enter_context(_persisted(find_runs(everything)))
         overview = _overview(events)
         job.folder.mkdir(parents=True, exist_ok=True)
-        settings = ReportSettings(
+        settings = views.ReportSettings(
             extent=overview.extent,
             end_us=max(end_us, overview.extent.span.last),
             depth=job.depth,
@@ -143,7 +198,7 @@ def _write_reports(
 
 
 def _compute(
-    report: Report, events: DataFrame, settings: ReportSettings
+    report: views.Report, events: DataFrame, settings: views.ReportSettings
 ) -> tuple[pa.Table, dict[str, Any]]:
     """First rows of a report, and the totals of all its rows, which are computed once."""
     found = report.find(events, settings)
@@ -153,22 +208,6 @@ def _compute(
         # not by Arrow, which takes no null for a struct whose fields are not nullable
         [totals] = report.totals(events, found).collect()
         return report.first(found).toArrow(), totals.asDict(recursive=True)
-
-
-@contextlib.contextmanager
-def _read(spark: SparkSession, job: ReportJob, selection: ReportFilter) -> Iterator[DataFrame]:
-    """Prepared events; persisted unless they come from a lake, as Parquet is as fast."""
-    events = prepare(reading.read(spark, job.source, selection), _value_path(job))
-    if job.source.lake is not None:
-        yield events
-        return
-    with _persisted(events):
-        yield events
-
-
-def _value_path(job: ReportJob) -> str:
-    """Path of the numbers in payloads."""
-    return reading.path_of_lake(job.source) or job.value_path or values.DEFAULT_PATH
 
 
 @contextlib.contextmanager
@@ -215,17 +254,16 @@ def _without_formulas(table: pa.Table) -> pa.Table:
 
 def _about(job: ReportJob, overview: Overview) -> list[Fact]:
     first, last = (formats.moment(times.to_datetime(us)) for us in overview.extent.span)
-    types = job.selection.types
-    shown = "all" if types is None else ", ".join("/".join(i) for i in types)
-    asked = (
-        ("Source", job.source.title),
-        ("Types", shown),
-        ("From", job.selection.first),
-        ("To", job.selection.last),
+    types = "all" if job.types is None else ", ".join("/".join(i) for i in job.types)
+    requested = (
+        ("Source", job.title),
+        ("Types", types),
+        ("From", job.first),
+        ("To", job.last),
         ("Numbers", _value_path(job)),
         ("Events", f"{first} to {last}" if overview.extent.events else None),
     )
-    return [Fact(title, formats.text(text)) for title, text in asked if text is not None]
+    return [Fact(title, formats.text(text)) for title, text in requested if text is not None]
 
 
 def _facts(overview: Overview) -> list[Fact]:
@@ -246,3 +284,40 @@ def _facts(overview: Overview) -> list[Fact]:
     if overview.unread:
         facts.append(Fact("Numbers not read", formats.count(overview.unread)))
     return facts
+
+
+# --- reading the events -------------------------------------------------------------------
+
+_NEEDED: Final = [name for name in schema.SCHEMA.names if name not in {"type", "payload_type"}]
+
+
+@contextlib.contextmanager
+def _read(spark: SparkSession, job: ReportJob) -> Iterator[DataFrame]:
+    """Prepared events; persisted unless they come from a lake, as Parquet is as fast."""
+    if job.lake is None:
+        events = reader.read(spark, **job.source, **job.selection, columns=_NEEDED)
+        with _persisted(prepare(events, _value_path(job))) as events:
+            yield events
+    else:
+        events = reader.read_events(spark, job.lake, job.options.selection)
+        yield prepare(values.with_unread(events, _value_path(job)))
+
+
+def _value_path(job: ReportJob) -> str:
+    """Path of the numbers in payloads."""
+    return job.path_of_lake or job.value_path or values.DEFAULT_PATH
+
+
+def last_us(spark: SparkSession, job: ReportJob) -> int:
+    """Timestamp in microseconds of the last event in the time of a job, of any type.
+
+    It is needed to find types that fell silent. For a store or a gateway it takes one look-up.
+    """
+    time = job.options.selection.time
+    if job.lake is not None:
+        return span_of(reader.read_events(spark, job.lake, Selection(time=time))).last
+    if job.options.path is not None:
+        found = store.last_timestamp(job.options.path, snapshots.this_driver(), time)
+    else:
+        found = network.last_timestamp(job.options.gateway, time)
+    return times.MIN_US if found is None else times.to_us(found)

@@ -1,5 +1,6 @@
 """Report ``latency``: from the source timestamp of events into the store."""
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final
 
@@ -7,6 +8,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from mariner_spark import limits
+from mariner_spark.reports import formats, views
 from mariner_spark.reports.events import prefix, prepare, seconds, to_us, us
 
 LATE: Final = timedelta(minutes=1)
@@ -36,7 +38,7 @@ def latency(events: DataFrame, *, depth: int = 2, late: timedelta = LATE) -> Dat
     Returns:
         The ``limits.REPORT_ROWS`` prefixes with most source timestamps, the largest first.
     """
-    return first_latencies(find_latencies(events, depth=depth, late=late))
+    return REPORT.first(find_latencies(events, depth=depth, late=late))
 
 
 def find_latencies(events: DataFrame, *, depth: int = 2, late: timedelta = LATE) -> DataFrame:
@@ -78,12 +80,72 @@ def find_latencies(events: DataFrame, *, depth: int = 2, late: timedelta = LATE)
     )
 
 
-def first_latencies(found: DataFrame) -> DataFrame:
-    """The rows of :func:`find_latencies` that :func:`latency` returns."""
-    return found.orderBy(sf.desc("with_source"), "prefix").limit(limits.REPORT_ROWS)
+# --- on the page --------------------------------------------------------------------------
 
 
-def totals(found: DataFrame) -> DataFrame:
-    """Totals of :func:`find_latencies`: a row."""
-    counted = (sf.sum(name).alias(name) for name in ("events", "with_source", "late", "future"))
-    return found.agg(sf.count("*").alias("rows"), *counted)
+def _view(rows: Sequence[views.Row], totals: views.Row) -> views.View:
+    """Percentiles of each prefix on a line."""
+    measured = [row for row in rows if row["p50_s"] is not None]
+    with_source, late, future = (
+        formats.count(totals[name]) for name in ("with_source", "late", "future")
+    )
+    finding = (
+        f"{with_source} of {views.plural(totals['events'], 'event')} have a source timestamp."
+        f" Late: {late}. From the future: {future}."
+    )
+    if not measured:
+        return views.View(finding)
+    names = views.labels_of("prefix", measured[: views.N_BARS])
+    colours = {"p50": "#3fb9a3", "p95": "#e8a33d", "p99": "#ff725c"}
+    marks = [
+        {
+            "name": names[row["prefix"]],
+            "percentile": percentile,
+            "value": max(row[f"{percentile}_s"], 1e-6),  # a logarithm has no zero
+            "shown": formats.duration(row[f"{percentile}_s"]),
+            "events": formats.count(row["with_source"]),
+        }
+        for row in measured[: views.N_BARS]
+        for percentile in colours
+    ]
+    y = views.names_axis("name", list(names.values()))
+    tips = views.tooltip(type="name", percentile="percentile", latency="shown", events="events")
+    line = {"type": "line", "strokeWidth": 2, "opacity": 0.5}
+    point = {"type": "point", "filled": True, "size": 90, "opacity": 1}
+    x = views.durations_axis("value", [mark["value"] for mark in marks])
+    layer: list[views.Spec] = [
+        {"mark": line, "encoding": {"detail": {"field": "name"}, "color": {"value": "#9498a0"}}},
+        {
+            "mark": point,
+            "encoding": {"color": views.colour("percentile", colours), "tooltip": tips},
+        },
+    ]
+    spec = views.chart(
+        marks, views.ROW_PX * len(names) + 40, encoding={"y": y, "x": x}, layer=layer
+    )
+    note = views.part_of(len(names), totals["rows"], "row")
+    legend = tuple(colours.items())
+    return views.View(
+        finding, [views.Chart("Latency (logarithmic)", spec, note=note, legend=legend)]
+    )
+
+
+REPORT: Final = views.Report(
+    "latency",
+    "Latency",
+    "How long events took from their source timestamp into the store, by type prefix. Late:"
+    " more than a minute. From the future: the source's clock was ahead.",
+    lambda events, i: find_latencies(events, depth=i.depth),
+    _view,
+    views.columns(
+        prefix="Type prefix: path", p50_s="p50: duration", p95_s="p95: duration",
+        p99_s="p99: duration", min_s="Least: duration", max_s="Most: duration", late="Late: count",
+        future="Future: count", with_source="With source: count", events="Events: count",
+    ),
+    first=lambda found: found.orderBy(sf.desc("with_source"), "prefix").limit(limits.REPORT_ROWS),
+    first_are="those with most source timestamps",
+    totals=lambda _, found: found.agg(
+        sf.count("*").alias("rows"),
+        *(sf.sum(name).alias(name) for name in ("events", "with_source", "late", "future")),
+    ),
+)  # fmt: skip

@@ -1,9 +1,13 @@
 """Report ``latest``: the last event of each type."""
 
+from collections.abc import Sequence
+from typing import Final
+
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from mariner_spark import limits
+from mariner_spark.reports import formats, views
 from mariner_spark.reports.events import id_order, prepare
 
 
@@ -20,13 +24,9 @@ def latest(events: DataFrame) -> DataFrame:
     * ``server``, ``session``, ``instance``: its id
     * ``events``: number of events of the type
 
-    Args:
-        events: see ``events``.
-
-    Returns:
-        The ``limits.REPORT_ROWS`` types with the latest events, the latest first.
+    The ``limits.REPORT_ROWS`` types with the latest events are returned, the latest first.
     """
-    return first_latest(find_latest(events))
+    return REPORT.first(find_latest(events))
 
 
 def find_latest(events: DataFrame) -> DataFrame:
@@ -36,8 +36,7 @@ def find_latest(events: DataFrame) -> DataFrame:
     return (
         events.groupBy("type_path")
         .agg(
-            sf.max_by(sf.struct(*columns), id_order()).alias("last"),
-            sf.count("*").alias("events"),
+            sf.max_by(sf.struct(*columns), id_order()).alias("last"), sf.count("*").alias("events")
         )
         .select("type_path", "events", "last.*")
         .select(
@@ -56,11 +55,31 @@ def find_latest(events: DataFrame) -> DataFrame:
     )
 
 
-def first_latest(found: DataFrame) -> DataFrame:
-    """The rows of :func:`find_latest` that :func:`latest` returns."""
-    return found.orderBy(sf.desc("timestamp"), "type_path").limit(limits.REPORT_ROWS)
+# --- on the page --------------------------------------------------------------------------
 
 
-def totals(found: DataFrame) -> DataFrame:
-    """Totals of :func:`find_latest`: a row."""
-    return found.agg(sf.count("*").alias("rows"))
+def _view(rows: Sequence[views.Row], totals: views.Row) -> views.View:
+    """No charts: the table is enough."""
+    last = rows[0]
+    n_types = views.plural(totals["rows"], "type")
+    return views.View(
+        f"{n_types}; the last event is of {formats.name(last['type_path'])}, at"
+        f" {formats.moment(last['timestamp'])}."
+    )
+
+
+REPORT: Final = views.Report(
+    "latest",
+    "Latest",
+    "The last event of each type.",
+    lambda events, _: find_latest(events),
+    _view,
+    views.columns(
+        type_path="Type: path", value="Value: number", timestamp="Timestamp: moment",
+        source_timestamp="Source timestamp: moment", payload="Payload: text",
+        payload_bytes="Size: size", events="Events: count",
+    ),
+    first=lambda found: found.orderBy(sf.desc("timestamp"), "type_path").limit(limits.REPORT_ROWS),
+    first_are="those heard of last",
+    totals=lambda _, found: found.agg(sf.count("*").alias("rows")),
+)  # fmt: skip

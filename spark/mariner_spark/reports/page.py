@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import resources
 from importlib.metadata import version
 from pathlib import Path
@@ -21,11 +21,9 @@ import jinja2
 import vl_convert
 
 from mariner_spark import limits
-from mariner_spark.java import cache_folder
 from mariner_spark.reports import formats
-from mariner_spark.reports.catalogue import Column, Report
-from mariner_spark.reports.charts import Chart
-from mariner_spark.reports.views import Row, View
+from mariner_spark.reports.views import Column, Report, Row, View
+from mariner_spark.session import cache_folder
 
 VEGA_LITE: Final = "6.4"
 """Version of Vega-Lite, one of those in vl-convert-python."""
@@ -46,13 +44,7 @@ class Fact(NamedTuple):
 
 
 class Section(NamedTuple):
-    """A report on the page.
-
-    Attributes:
-        report: the report.
-        rows: its first rows, as in its files.
-        totals: totals of all rows.
-    """
+    """A report on the page: its first rows, as in its files, and totals of all rows."""
 
     report: Report
     rows: Sequence[Row]
@@ -84,15 +76,7 @@ def render(
     *, title: str, about: Sequence[Fact], facts: Sequence[Fact], sections: Sequence[Section],
     programs: str,
 ) -> str:  # fmt: skip
-    """The page.
-
-    Args:
-        title: its title.
-        about: source and selection of the events.
-        facts: figures about the events; none: there are no events.
-        sections: the reports.
-        programs: see :func:`chart_programs`.
-    """
+    """The page; without ``facts``, there are no events. ``programs``: :func:`chart_programs`."""
     specs: dict[str, Any] = {}
     shown = [_section(section, specs) for section in sections]
     scripts = (programs, _read("page.js")) if specs else ()
@@ -102,7 +86,6 @@ def render(
         about=about,
         facts=facts,
         sections=shown,
-        style=_read("page.css"),
         scripts=scripts,
         policy=" ".join(map(_policy_source, scripts)) or "'none'",
         specs=_json(specs),
@@ -118,15 +101,14 @@ def _section(section: Section, specs: dict[str, Any]) -> dict[str, Any]:
     """Variables of the template for a report; its charts' specifications go to ``specs``."""
     report, rows, totals = section
     view = report.view(rows, totals) if rows else View("")
-    charts = []
-    for number, chart in enumerate(view.charts):
-        name = f"{report.name}-{number}"
-        specs[name] = chart.spec
-        charts.append((name, chart))
+    charts = [(f"{report.name}-{number}", chart) for number, chart in enumerate(view.charts)]
+    specs |= {name: chart.spec for name, chart in charts}
+    small = [i for i in charts if i[1].is_small]  # side by side
+    groups = [[i] for i in charts if not i[1].is_small] + ([small] if small else [])
     return {
         "report": report,
         "finding": view.finding,
-        "charts": _grouped(charts),
+        "charts": groups,
         "columns": [(column.title, column.kind in _RIGHT) for column in report.columns],
         "rows": [_cells(report.columns, row) for row in rows[: limits.PAGE_ROWS]],
         "n_shown": formats.count(min(len(rows), limits.PAGE_ROWS)),
@@ -135,23 +117,15 @@ def _section(section: Section, specs: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _grouped(charts: Sequence[tuple[str, Chart]]) -> list[list[tuple[str, Chart]]]:
-    """Groups of charts: small ones together, side by side; each other one by itself."""
-    small = [(name, chart) for name, chart in charts if chart.is_small]
-    groups = [[(name, chart)] for name, chart in charts if not chart.is_small]
-    return groups + ([small] if small else [])
-
-
 def _cells(columns: Sequence[Column], row: Row) -> list[tuple[str, str, bool]]:
     """Text, kind and alignment of a row's cells."""
-    shown: Callable[[Column], str] = lambda column: _show(column.kind, row[column.name])  # noqa: E731
-    return [(shown(column), column.kind, column.kind in _RIGHT) for column in columns]
-
-
-def _show(kind: str, value: Any) -> str:
-    if isinstance(value, str) or value is None:
-        return formats.show(kind, value)
-    return formats.show(kind, str(value) if kind == "text" else value)
+    cells = []
+    for name, _, kind in columns:
+        value = row[name]
+        if kind == "text" and value is not None:
+            value = str(value)
+        cells.append((formats.show(kind, value), kind, kind in _RIGHT))
+    return cells
 
 
 def _json(value: Any) -> str:

@@ -1,9 +1,13 @@
 """Report ``top``: the largest event types."""
 
+from collections.abc import Sequence
+from typing import Final
+
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from mariner_spark import limits
+from mariner_spark.reports import formats, views
 from mariner_spark.reports.events import Extent, extent_of, prepare, us
 
 
@@ -20,14 +24,10 @@ def top(events: DataFrame, *, extent: Extent | None = None) -> DataFrame:
     * ``growth``: events in the later half of the span divided by those in the earlier half, minus
       1; null: there are none in the earlier half, or the span is one moment
 
-    Args:
-        events: see ``events``.
-        extent: extent of the events; None: found by reading them.
-
-    Returns:
-        The ``limits.REPORT_TOP_TYPES`` types with the largest share of events or of bytes.
+    The ``limits.REPORT_TOP_TYPES`` types with the largest share of events or of bytes are returned.
+    Without the extent of the events, it is found by reading them.
     """
-    return first_top(find_top(events, extent=extent))
+    return REPORT.first(find_top(events, extent=extent))
 
 
 def find_top(events: DataFrame, *, extent: Extent | None = None) -> DataFrame:
@@ -58,12 +58,54 @@ def find_top(events: DataFrame, *, extent: Extent | None = None) -> DataFrame:
     )
 
 
-def first_top(found: DataFrame) -> DataFrame:
-    """The rows of :func:`find_top` that :func:`top` returns."""
-    largest = sf.desc(sf.greatest("events_share", "bytes_share"))
-    return found.orderBy(largest, "type_path").limit(limits.REPORT_TOP_TYPES)
+# --- on the page --------------------------------------------------------------------------
 
 
-def totals(found: DataFrame) -> DataFrame:
-    """Totals of :func:`find_top`: a row."""
-    return found.agg(sf.count("*").alias("rows"))
+def _view(rows: Sequence[views.Row], totals: views.Row) -> views.View:
+    """The largest types by events and by bytes."""
+    finding = (
+        f"{formats.name(rows[0]['type_path'])} is the largest: {formats.count(rows[0]['events'])}"
+        f" events ({formats.show('share', rows[0]['events_share'])}),"
+        f" {formats.size(rows[0]['bytes'])} of payload"
+        f" ({formats.show('share', rows[0]['bytes_share'])})."
+    )
+    kinds = (("events", "Events", "count"), ("bytes", "Bytes of payload", "size"))
+    found = [_largest(rows, field, title, kind) for field, title, kind in kinds]
+    note = views.part_of(min(len(rows), views.N_BARS), totals["rows"], "type")
+    return views.View(finding, [chart._replace(note=note) for chart in found])
+
+
+def _largest(rows: Sequence[views.Row], field: str, title: str, kind: str) -> views.Chart:
+    largest = sorted(rows, key=lambda row: (-row[field], row["type_path"]))[: views.N_BARS]
+    names = views.labels_of("type_path", largest)
+    marks = [
+        {
+            "name": names[row["type_path"]],
+            "value": row[field],
+            "shown": formats.show(kind, row[field]),
+            "share": formats.show("share", row[f"{field}_share"]),
+        }
+        for row in largest
+    ]
+    tips = views.tooltip(type="name", size="shown", share="share")
+    return views.Chart(title, views.bars(marks, list(names.values()), tips), is_small=True)
+
+
+REPORT: Final = views.Report(
+    "top",
+    "Largest types",
+    "The types with most events or bytes. Growth: events in the later half of the time,"
+    " compared with the earlier half.",
+    lambda events, i: find_top(events, extent=i.extent),
+    _view,
+    views.columns(
+        type_path="Type: path", events="Events: count", events_share="of all: share",
+        bytes="Payload: size", bytes_share="of all: share", growth="Growth: growth",
+        first="First: moment", last="Last: moment",
+    ),
+    first=lambda found: found.orderBy(
+        sf.desc(sf.greatest("events_share", "bytes_share")), "type_path"
+    ).limit(limits.REPORT_TOP_TYPES),
+    first_are="those with the largest shares",
+    totals=lambda _, found: found.agg(sf.count("*").alias("rows")),
+)  # fmt: skip

@@ -1,5 +1,6 @@
 """Report ``values``: numbers of payloads by type and time."""
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final
 
@@ -7,18 +8,9 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
 
 from mariner_spark import limits
-from mariner_spark.reports.events import (
-    ORDER,
-    Span,
-    bucket,
-    bucket_us,
-    bucket_width,
-    id_order,
-    prepare,
-    span_of,
-    to_us,
-    us,
-)
+from mariner_spark.reports import events as shared
+from mariner_spark.reports import formats, views
+from mariner_spark.reports.events import ORDER, Span, id_order, prepare, to_us, us
 
 _TINY: Final = 2.0**-64
 """Scale that keeps the sum of any number of doubles finite."""
@@ -47,7 +39,7 @@ def values(
         number of buckets is bounded unless a width is given.
     """
     events = prepare(events)
-    width = width or bucket_width(span or span_of(events))
+    width = width or shared.bucket_width(span or shared.span_of(events))
     numbers = events.where("value IS NOT NULL")
     largest = (
         numbers.groupBy("type_path")
@@ -85,8 +77,8 @@ def _weighted(numbers: DataFrame, width: timedelta) -> DataFrame:
             "type_path",
             "value",
             *ORDER,
-            bucket(width).alias("bucket"),
-            bucket_us(width).alias("bucket_us"),
+            shared.bucket(width).alias("bucket"),
+            shared.bucket_us(width).alias("bucket_us"),
         )
         .select(
             "*",
@@ -143,10 +135,79 @@ def _within(number: str, low: str, high: str) -> Column:
     return sf.when(sf.isnotnull(number), inside)
 
 
-def totals(events: DataFrame) -> DataFrame:
-    """Totals of all types, including those that :func:`values` leaves out: a row."""
-    has_number = sf.isnotnull("value")
-    return events.agg(
-        sf.count("value").alias("numbers"),
-        sf.count_distinct(sf.when(has_number, sf.col("type_path"))).alias("types"),
+# --- on the page --------------------------------------------------------------------------
+
+
+def _view(rows: Sequence[views.Row], totals: views.Row) -> views.View:
+    """A small chart per type: the mean of its numbers between minimum and maximum."""
+    by_type: dict[str, list[views.Row]] = {}
+    for row in rows:
+        by_type.setdefault(row["type_path"], []).append(row)
+    moments = [views.ms(row["bucket"]) for row in rows]
+    domain = (min(moments), max(moments) + rows[0]["bucket_s"] * 1_000)
+    finding = (
+        f"{views.plural(totals['numbers'], 'number')} of {views.plural(totals['types'], 'type')}:"
+        f" means in {views.width_of(rows)}, between the least and the largest."
     )
+    if part := views.part_of(len(by_type), totals["types"], "type"):
+        finding += f" Shown: {part}, those with most numbers."
+    return views.View(finding, [_band(name, found, domain) for name, found in by_type.items()])
+
+
+def _band(name: str, rows: Sequence[views.Row], domain: tuple[float, float]) -> views.Chart:
+    middle = timedelta(seconds=rows[0]["bucket_s"]) / 2
+    marks = [
+        {
+            "time": views.ms(row["bucket"]) + middle / timedelta(milliseconds=1),
+            "least": views.drawable(row["min"]),
+            "largest": views.drawable(row["max"]),
+            "mean": views.drawable(row["mean"]),
+            "when": formats.moment(row["bucket"]),
+            "shown": formats.number(row["mean"]),
+            "range": f"{formats.number(row['min'])} to {formats.number(row['max'])}",
+            "count": formats.count(row["count"]),
+        }
+        for row in rows
+    ]
+    tips = views.tooltip(begin="when", mean="shown", range="range", numbers="count")
+    point = {"filled": True, "size": 18} if len(rows) <= 40 else False
+    spec = views.chart(
+        marks,
+        110,
+        encoding={"x": views.time_axis("time", domain)},
+        layer=[
+            {
+                "mark": {"type": "area", "opacity": 0.22, "color": views.PALETTE[0]},
+                "encoding": {
+                    "y": views.numbers_axis("least", zero=False),
+                    "y2": {"field": "largest"},
+                    "tooltip": tips,
+                },
+            },
+            {
+                "mark": {"type": "line", "strokeWidth": 1.8, "point": point},
+                "encoding": {"y": views.numbers_axis("mean", zero=False), "tooltip": tips},
+            },
+        ],
+    )
+    last = rows[-1]["last"]
+    return views.Chart(formats.name(name), spec, note=f"last {formats.number(last)}", is_small=True)
+
+
+REPORT: Final = views.Report(
+    "values",
+    "Values",
+    "Numbers in payloads, by type and time.",
+    lambda events, i: values(events, span=i.extent.span),
+    _view,
+    views.columns(
+        type_path="Type: path", bucket="From: moment", count="Numbers: count", min="Least: number",
+        max="Largest: number", mean="Mean: number", time_mean="Mean over time: number",
+        first="First: number", last="Last: number",
+    ),
+    # of all types, also of those that are left out
+    totals=lambda events, _: events.agg(
+        sf.count("value").alias("numbers"),
+        sf.count_distinct(sf.when(sf.isnotnull("value"), sf.col("type_path"))).alias("types"),
+    ),
+)  # fmt: skip

@@ -1,58 +1,43 @@
-"""A blocking connection to a gateway: ``mariner.client`` on a thread of its own.
+"""Blocking connections to gateways: ``mariner.client`` on a thread of its own.
 
 The next page of an answer is requested as soon as the previous one has arrived, so that gateway
 and reader work at the same time; the client also keeps the connection alive meanwhile.
 """
 
 import asyncio
+import logging
+import random
 import threading
-from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping, Sequence
+import time
+from collections import abc
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeAlias, TypeVar
 
 import msgspec
 
-from eventer_bridge.core.paging import PageProgress, query_pages
+from eventer_bridge import model
+from eventer_bridge.core.paging import query_pages
 from eventer_bridge.errors import RemoteProtocolError
-from eventer_bridge.model import (
-    Event,
-    EventId,
-    EventType,
-    QueryLatestParams,
-    QueryParams,
-    QueryResult,
-    QueryServerParams,
-    QueryTimeseriesParams,
-    natural_key,
-)
-from mariner import client
-from mariner.client.replay import ReplayBatch
-from mariner.errors import (
-    ConnectError,
-    ConnectionLostError,
-    GapError,
-    InitError,
-    OtherHistoryError,
-)
+from eventer_bridge.model import Event, EventId, EventType
+from mariner import client, errors
 from mariner_spark import limits
 from mariner_spark.errors import GatewayUnavailableError, OptionError, SourceError
 from mariner_spark.source.options import GatewayOptions
 
-PagedParams: TypeAlias = QueryTimeseriesParams | QueryServerParams
-Pages: TypeAlias = Generator[Sequence[Event], None, None]
-"""Events, some at a time; to be closed by who does not read them to the end."""
+mlog = logging.getLogger(__name__)
+
+PagedParams: TypeAlias = model.QueryTimeseriesParams | model.QueryServerParams
+Pages: TypeAlias = abc.Generator[Sequence[Event], None, None]
+"""Events, some at a time; to be closed if not read to the end."""
 
 T = TypeVar("T")
 
 
 class ReplayRequest(NamedTuple):
-    """What a gateway is to replay.
+    """Events after ``last`` of its server, of these types, that a gateway is to replay.
 
-    Attributes:
-        last: events of its server after this one.
-        types: events of these types.
-        histories: of the gateway that the last event is of.
+    ``histories`` are those of the gateway that ``last`` is of.
     """
 
     last: EventId
@@ -61,14 +46,10 @@ class ReplayRequest(NamedTuple):
 
 
 class GatewayClient:
-    """See the module. A context manager, which closes it.
-
-    Args:
-        options: the gateway and the credentials.
-        replay: what it is to replay.
+    """A blocking connection; a context manager, which closes it.
 
     Raises:
-        GatewayUnavailableError: it cannot be reached.
+        GatewayUnavailableError: the gateway cannot be reached.
         OptionError: it refuses this client, or a file for TLS is missing.
     """
 
@@ -93,14 +74,12 @@ class GatewayClient:
                     connect_timeout_s=limits.CONNECT_TIMEOUT_S,
                 )
             )
-        except ConnectError as e:
+        except BaseException as e:
             self._stop()
-            raise GatewayUnavailableError(str(e)) from e
-        except InitError as e:
-            self._stop()
-            raise OptionError("client_name, token", f"{options!r} declined: {e}") from e
-        except BaseException:
-            self._stop()
+            if isinstance(e, errors.ConnectError):
+                raise GatewayUnavailableError(str(e)) from e
+            if isinstance(e, errors.InitError):
+                raise OptionError("client_name, token", f"{options!r} declined: {e}") from e
             raise
 
     def __repr__(self) -> str:
@@ -121,99 +100,52 @@ class GatewayClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
-    def query(self, params: QueryParams) -> QueryResult:
-        """Answer of one query.
-
-        Raises:
-            MarinerError: as :meth:`pages`.
-            GatewayUnavailableError: as :meth:`pages`.
-        """
-        return self._result(self._request(params))
+    def query(self, params: model.QueryParams) -> model.QueryResult:
+        """Answer of one query; raises as :meth:`pages`."""
+        return self._result(self._submit(self._client.query(params)))
 
     def first(self, params: PagedParams) -> Event | None:
-        """First event of an answer; None: it is empty.
-
-        Raises:
-            MarinerError: as :meth:`pages`.
-            GatewayUnavailableError: as :meth:`pages`.
-        """
+        """First event of an answer; None: it is empty. Raises as :meth:`query`."""
         events = self.query(msgspec.structs.replace(params, max_results=1)).events
         return events[0] if events else None
 
     def latest(self, event_types: Sequence[EventType]) -> Iterator[Event]:
-        """Latest event of each type that matches, of all pages.
+        """Latest event of each type that matches; raises as :meth:`pages`."""
+        for page in self.pages(model.QueryLatestParams(event_types)):
+            yield from page
 
-        Raises:
-            MarinerError, GatewayUnavailableError: as :meth:`pages`.
-            SourceError: more follow, but the gateway returns an empty page.
-        """
-        pages = query_pages(self._client.query, QueryLatestParams(event_types))
+    def pages(
+        self,
+        params: model.QueryParams,
+        is_last: Callable[[Event], bool] = lambda _event: False,
+        limit: int | None = None,
+    ) -> Pages:
+        """Pages of an answer (``eventer_bridge.core.paging``), none of which is empty.
 
-        async def next_page() -> Sequence[Event] | None:
-            return await anext(pages, None)
-
-        try:
-            while page := self._result(self._submit(next_page())):
-                yield from page
-        except RemoteProtocolError as e:
-            raise SourceError(f"{self._options!r}: {e}") from None
-
-    def pages(self, params: PagedParams, is_last: Callable[[Event], bool] | None = None) -> Pages:
-        """All events of an answer, in ascending order.
-
-        Args:
-            params: the query.
-            is_last: whether no page is needed after one that ends with this event.
-
-        Yields:
-            Pages, none of which is empty.
+        No page is requested after one whose last event satisfies ``is_last``.
 
         Raises:
             MarinerError: the gateway violated the protocol.
             GatewayUnavailableError: the connection was lost, or there was no answer in time.
-            SourceError: more follow, but the gateway returns an empty page, or the same again.
+            SourceError: the gateway does not return the remaining events, or the same again.
         """
+        pages = query_pages(self._client.query, params, limit)
+        page: Future[Sequence[Event] | None] = self._submit(_next(pages))
         try:
-            yield from self._pages(params, is_last)
+            while events := self._result(page):
+                if not (ends := is_last(events[-1])):
+                    page = self._submit(_next(pages))
+                yield events
+                if ends:
+                    return
         except RemoteProtocolError as e:
             raise SourceError(f"{self._options!r}: {e}") from None
-
-    def _pages(self, params: PagedParams, is_last: Callable[[Event], bool] | None) -> Pages:
-        request: Future[QueryResult] | None = self._request(params)
-        last: Event | None = None
-        order: Callable[[Event], Any]
-        order = natural_key if isinstance(params, QueryTimeseriesParams) else _id
-        is_anchored = False  # at the last event of the previous page
-        progress = PageProgress()
-        while request is not None:
-            result = self._result(request)
-            request = None
-            if result.more_follows:
-                if not result.events:
-                    raise SourceError(f"{self._options!r}: an empty page, but more follow")
-                last_id = result.events[-1].id
-                if is_last is None or not is_last(result.events[-1]):
-                    progress.go_on(last_id)
-                    request = self._request(msgspec.structs.replace(params, last_event_id=last_id))
-                    is_anchored = True
-            elif is_anchored and not result.events and isinstance(params, QueryTimeseriesParams):
-                # More was to follow. Retention deleted the last event meanwhile, and with it the
-                # position to continue from: its timestamp is still known.
-                assert last is not None
-                progress.resume(last.id)
-                request = self._request(msgspec.structs.replace(params, t_from=last.timestamp))
-                is_anchored = False
-            if events := _new_events(last, result.events, order):
-                last = events[-1]
-                yield events
+        finally:
+            if not page.cancel() and not self._loop.is_closed():
+                self._submit(_close(pages))
 
     @property
     def can_replay(self) -> bool:
@@ -221,14 +153,10 @@ class GatewayClient:
         return "replay" in self._client.extensions
 
     def replay(self, wanted: ReplayRequest) -> Pages:
-        """Events up to the newest, of which the gateway has selected the types.
+        """Events of selected types, up to the newest; raises as :meth:`pages`.
 
-        They come over a connection of their own, which ends with the iteration.
-
-        Raises:
-            MarinerError: the gateway violated the protocol.
-            GatewayUnavailableError: the connection was lost, or there was no answer in time.
-            OptionError: the gateway declines another connection.
+        They come over a connection of their own, which ends with the iteration; if the gateway
+        declines it, this raises OptionError.
         """
         wanted = wanted._replace(histories=self._client.histories)
         with GatewayClient(self._options, wanted) as replaying:
@@ -236,24 +164,17 @@ class GatewayClient:
 
     def _replayed(self) -> Iterator[Sequence[Event]]:
         batches = self._client.replay(until_up_to_date=True)
-
-        async def next_batch() -> ReplayBatch | None:
-            return await anext(batches, None)
-
         while True:
             try:
-                batch = self._result(self._submit(next_batch()))
-            except OtherHistoryError as e:  # since this connection was made
+                batch = self._result(self._submit(_next(batches)))
+            except errors.OtherHistoryError as e:  # since this connection was made
                 raise GatewayUnavailableError(f"{self._options!r}: {e}") from e
-            except GapError:  # what is deleted is found when a batch is planned
+            except errors.GapError:  # what is deleted is found when a batch is planned
                 batches = self._client.replay(until_up_to_date=True)
                 continue
             if batch is None:
                 return
             yield batch.events
-
-    def _request(self, params: QueryParams) -> Future[QueryResult]:
-        return self._submit(self._client.query(params))
 
     def _submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
@@ -265,7 +186,7 @@ class GatewayClient:
             raise GatewayUnavailableError(
                 f"{self._options!r} did not answer in {limits.ANSWER_TIMEOUT_S:.0f} s"
             ) from None
-        except ConnectionLostError as e:
+        except errors.ConnectionLostError as e:
             raise GatewayUnavailableError(str(e)) from e
 
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -277,14 +198,111 @@ class GatewayClient:
         self._loop.close()
 
 
-def _id(event: Event) -> EventId:
-    return event.id
+async def _next(items: abc.AsyncIterator[T]) -> T | None:
+    return await anext(items, None)
 
 
-def _new_events(
-    last: Event | None, events: Sequence[Event], order: Callable[[Event], Any]
-) -> Sequence[Event]:
-    """Events after the last one. Pages only overlap after a deletion."""
-    if last is None or not events or order(events[0]) > order(last):
-        return events
-    return [i for i in events if order(i) > order(last)]
+async def _close(items: abc.AsyncGenerator[Any, None]) -> None:
+    await items.aclose()
+
+
+# --- several gateways ---------------------------------------------------------------------
+
+_open: dict[GatewayOptions, GatewayClient] = {}
+"""Connections of this process, kept from one batch of a stream to the next: a gateway registers
+events when a client connects and leaves, so a connection a batch would always cause a next one."""
+
+
+class Backoff:
+    """Exponential backoff between two attempts, which logs each new reason."""
+
+    def __init__(self) -> None:
+        self.reason = ""
+        self._wait_s = limits.RETRY_MIN_S
+        self._until_s = 0.0
+
+    @property
+    def remaining_s(self) -> float:
+        """Seconds until the next attempt; 0 or less when it is due."""
+        return self._until_s - time.monotonic()
+
+    def fail(self, reason: str) -> None:
+        """Record a failed attempt."""
+        if reason != self.reason:
+            mlog.warning("waiting: %s", reason)
+        self.reason = reason
+        self._until_s = time.monotonic() + self._wait_s * random.uniform(0.5, 1)  # noqa: S311
+        self._wait_s = min(2 * self._wait_s, limits.RETRY_MAX_S)
+
+    def wait(self, reason: str) -> None:
+        """Record a failed attempt, and wait until the next one is due."""
+        self.fail(reason)
+        time.sleep(max(self.remaining_s, 0))
+
+
+class GatewayPool:
+    """Gateways, queried one after the other; unavailable ones are retried later.
+
+    The one that answered last is queried first.
+    """
+
+    def __init__(self, options: Iterable[GatewayOptions]) -> None:
+        self._options = list(options)
+        self._unavailable: dict[GatewayOptions, Backoff] = {}
+
+    @property
+    def is_any_unavailable(self) -> bool:
+        """Whether a gateway did not answer its last query."""
+        return bool(self._unavailable)
+
+    @property
+    def are_all_unavailable(self) -> bool:
+        """Whether no gateway answered its last query."""
+        return len(self._unavailable) == len(self._options)
+
+    @property
+    def reasons(self) -> str:
+        """Reasons of the unavailable gateways."""
+        return "; ".join(i.reason for i in self._unavailable.values())
+
+    def query_each(self, query: Callable[[GatewayClient], T | None]) -> Iterator[T]:
+        """Query the gateways one after the other, lazily; one may have no answer (None).
+
+        Raises:
+            OptionError: a gateway refuses this client.
+            MarinerError, SourceError: a gateway violated the protocol.
+        """
+        for options in tuple(self._options):
+            backoff = self._unavailable.get(options)
+            if backoff is not None and backoff.remaining_s > 0:
+                continue
+            try:
+                answer = query(_connected(options))
+            except GatewayUnavailableError as e:
+                _drop(options)
+                self._unavailable.setdefault(options, Backoff()).fail(e.reason)
+                continue
+            self._unavailable.pop(options, None)
+            if answer is not None:
+                self._options.remove(options)
+                self._options.insert(0, options)
+                yield answer
+
+    def close(self) -> None:
+        """Close the connections."""
+        for options in self._options:
+            _drop(options)
+
+
+def _connected(options: GatewayOptions) -> GatewayClient:
+    gateway = _open.get(options)
+    if gateway is not None and gateway.is_open:
+        return gateway
+    _drop(options)
+    gateway = _open[options] = GatewayClient(options)
+    return gateway
+
+
+def _drop(options: GatewayOptions) -> None:
+    if (gateway := _open.pop(options, None)) is not None:
+        gateway.close()

@@ -8,52 +8,34 @@ A timeseries query cannot name servers: the tasks filter the events by server.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import msgspec
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from eventer_bridge.model import (
-    INT64_MIN,
-    Event,
-    Order,
-    QueryTimeseriesParams,
-    Timestamp,
-)
+from eventer_bridge.model import INT64_MIN, Event, Order, QueryTimeseriesParams, Timestamp
 from mariner_spark import limits, times
-from mariner_spark.source.columns import make_batch
-from mariner_spark.source.event_rows import EventRows
 from mariner_spark.source.gateway import GatewayClient, PagedParams
-from mariner_spark.source.options import GatewayOptions
-from mariner_spark.source.selection import Selection
+from mariner_spark.source.options import GatewayOptions, Selection
+from mariner_spark.source.rows import event_batches
 from mariner_spark.source.server_events import after, after_session, find_last, split_sessions
 from mariner_spark.times import Interval
 
 Plan: TypeAlias = list["NetworkPartition"]
 
 
+@dataclass
 class NetworkPartition(InputPartition):
-    """The query of one task.
+    """The query of one task; ``last_session``, of a server query: the last one of the slice."""
 
-    Args:
-        params: its query.
-        last_session: of a server query: the last session of the slice.
-    """
-
-    def __init__(self, params: PagedParams, last_session: int | None = None) -> None:
-        super().__init__(None)
-        self.params = params
-        self.last_session = last_session
+    params: PagedParams
+    last_session: int | None = None
 
 
 def plan(options: GatewayOptions, selection: Selection, n_partitions: int | None) -> Plan:
-    """Plan a read; queries the gateway.
-
-    Args:
-        options: the gateway.
-        selection: which events.
-        n_partitions: how many partitions at most; None: ``limits.NETWORK_PARTITIONS``.
+    """Plan a read with at most so many partitions; queries the gateway.
 
     Raises:
         OptionError: the gateway cannot be reached, or refuses this client.
@@ -71,27 +53,16 @@ def plan(options: GatewayOptions, selection: Selection, n_partitions: int | None
 def read(
     options: GatewayOptions, partition: NetworkPartition, selection: Selection, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """Read a partition.
-
-    Raises:
-        OptionError: the gateway cannot be reached, or refuses this client.
-        MarinerError: the connection was lost, or the gateway violated the protocol.
-    """
+    """Read a partition; raises as :func:`plan`, also if the connection was lost."""
     accept = _make_filter(partition, selection)
     with GatewayClient(options) as gateway:
         for page in gateway.pages(partition.params, lambda event: _is_after(partition, event)):
             events = page if accept is None else list(filter(accept, page))
-            for begin in range(0, len(events), limits.BATCH_ROWS):
-                yield make_batch(EventRows(events[begin : begin + limits.BATCH_ROWS]), schema)
+            yield from event_batches(events, schema)
 
 
 def last_timestamp(options: GatewayOptions, time: Interval) -> Timestamp | None:
-    """Timestamp of the last visible event in an interval, of any type; None: there is none.
-
-    Raises:
-        OptionError: the gateway cannot be reached, or refuses this client.
-        MarinerError: the gateway violated the protocol.
-    """
+    """Timestamp of the last visible event in an interval, of any type; raises as :func:`plan`."""
     params = _params(Selection(time=time))
     with GatewayClient(options) as gateway:
         found = gateway.first(msgspec.structs.replace(params, order=Order.DESCENDING))

@@ -1,75 +1,338 @@
-"""Options of the data source, which the driver checks before anything is read.
+"""Options of the data source, as one list: the fields of :class:`Options`.
 
-===================== ==========================================================================
-``path``              a store on this machine, whether a gateway has it open or not; only batch
-``host``              or a gateway: its name or address; for a stream one or more of them,
-                      separated by commas, each with its own port if need be: ``a,b:23015``
-``port``              its Mariner port (23014)
-``tls``               ``true``: TLS with the CAs that this system trusts; the next three imply
-                      TLS
-``tls_ca``            file of the CA that issued the gateway's certificate
-``cert``              file of a client certificate, if the gateway requires one
-``key``               file of its private key
-``client_name``       name of a configured client; its rights bound what is read
-``token``             its token
-``types``             event types: type paths with ``?`` and ``*``, separated by commas, or a JSON
-                      array of type paths or of arrays of segments (all)
-``from``              first moment: ISO 8601 (UTC without a zone; eight digits are a date) or
-                      seconds since 1970; only batch
-``to``                last moment, included: for a date, its whole day; only batch
-``source_from``       first source timestamp, as ``from``; events without one are left out; only
-                      batch
-``source_to``         last source timestamp, as ``to``; the same
-``servers``           ids of the servers whose events are read, separated by commas (all)
-``partitions``        number of tasks (store: one per processor; gateway: 2)
-``startingOffsets``   stream: offsets at which a new query begins: ``earliest``, ``latest`` or
-                      JSON (see ``offsets``); events after them are read (``earliest``)
-``maxEventsPerBatch`` stream: maximum number of events in a batch (no limit)
-``failOnDataLoss``    stream: whether the query fails if events were deleted before they were
-                      read (``true``)
-===================== ==========================================================================
-
-Defaults are in parentheses. Files for TLS must exist on every machine that runs tasks.
+Each field has the type, the default, the check and the text of an option. Values
+(:func:`parse`), arguments of ``mariner_spark.read`` (:func:`to_options`, :func:`documented`) and
+the tables of ``spark/README.md`` (:func:`table`) follow from them. The driver checks all options
+before anything is read. Files for TLS must exist on every machine that runs tasks.
 """
 
+import dataclasses
 import difflib
+import inspect
+import os
 import re
 import ssl
-from collections.abc import Callable, Mapping
+import textwrap
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import date, timedelta
+from enum import Enum
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
 from eventer_bridge import moments, tls
 from eventer_bridge.errors import ConfigurationError, InvalidSubscriptionError
-from eventer_bridge.model import INT64_MAX, INT64_MIN, EventType
+from eventer_bridge.model import INT64_MAX, INT64_MIN, EventId, EventType
 from eventer_bridge.subscription import Subscription
 from mariner_spark import limits, times, type_path
 from mariner_spark.errors import OptionError
-from mariner_spark.local_path import local_path
-from mariner_spark.source import offsets
-from mariner_spark.source.selection import Selection
 from mariner_spark.times import Interval
 
-T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
-DEFAULT_PORT: Final = 23014
+# --- offsets of a stream ------------------------------------------------------------------
 
-STORE_OPTIONS: Final = frozenset(("path",))
-GATEWAY_OPTIONS: Final = frozenset(
-    ("host", "port", "tls", "tls_ca", "cert", "key", "client_name", "token")
+Offsets: TypeAlias = Mapping[int, EventId]
+"""The last event that was read of each server, by its id.
+
+Events of a server are read in the order of their ids, in which they were registered. A server
+without an offset is read from its first event. As JSON, in the checkpoint of a query and in the
+option ``startingOffsets``::
+
+    {"1": {"session": 1207, "instance": 3, "history": "6f1c…"}, "2": {"session": 77, "instance": 1}}
+
+``history`` is what the gateways reported when the event was read, if they did."""
+
+_Number = Annotated[int, msgspec.Meta(ge=0, le=INT64_MAX)]
+
+
+class _Offset(msgspec.Struct, forbid_unknown_fields=True):
+    session: _Number
+    instance: _Number
+    history: str | None = None
+
+
+def encode_offsets(offsets: Offsets, histories: Mapping[int, str]) -> dict[str, dict[str, Any]]:
+    """Offsets as Spark stores them; Spark compares texts, so equal offsets have equal texts."""
+    encoded: dict[str, dict[str, Any]] = {}
+    for server in sorted(offsets):
+        event_id = offsets[server]
+        offset = encoded[str(server)] = {"session": event_id.session, "instance": event_id.instance}
+        if server in histories:
+            offset["history"] = histories[server]
+    return encoded
+
+
+def decode_offsets(data: Mapping[str, Any]) -> tuple[dict[int, EventId], dict[int, str]]:
+    """Offsets and known histories, by server: the opposite of :func:`encode_offsets`.
+
+    Raises ValueError if the data is invalid.
+    """
+    try:
+        found = {int(i): j for i, j in msgspec.convert(data, dict[str, _Offset]).items()}
+    except ValueError as e:  # also what msgspec raises
+        raise ValueError(
+            f'expected offsets: {{"SERVER": {{"session": S, "instance": I}}, ...}}: {e}'
+        ) from None
+    return (
+        {i: EventId(i, j.session, j.instance) for i, j in found.items()},
+        {i: j.history for i, j in found.items() if j.history is not None},
+    )
+
+
+# --- types of values ----------------------------------------------------------------------
+
+
+class _Kind(NamedTuple):
+    """Type of an option.
+
+    ``parse`` finds the value of an option's text, or raises ValueError. ``to_text`` finds the text
+    of an argument of ``read``, or None, if that has another type than ``expected``.
+    """
+
+    parse: Callable[[str], Any]
+    to_text: Callable[[Any], str | None]
+    expected: str
+
+
+def local_path(text: str) -> Path:
+    """Absolute path of ``PATH``, ``file:PATH`` or ``file://PATH``, as users and Hadoop write it."""
+    # tasks may run in another directory
+    return Path(os.path.abspath(re.sub(r"^file:(//)?", "", text)))  # noqa: PTH100  # no links
+
+
+def _text(text: str) -> str:
+    if not text:
+        raise ValueError("is empty")
+    return text
+
+
+def _string(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _number(first: int, last: int) -> _Kind:
+    def parse(text: str) -> int:
+        if not (text.isascii() and text.isdigit() and first <= int(text) <= last):
+            raise ValueError(f"expected a number from {first} to {last}")
+        return int(text)
+
+    return _Kind(parse, integer, "a number")
+
+
+def integer(value: Any) -> str | None:
+    """Text of an integer argument; None: it is none."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _parse_boolean(text: str) -> bool:
+    if text.lower() not in {"true", "false"}:
+        raise ValueError("expected true or false")
+    return text.lower() == "true"
+
+
+def _moment(parse_text: Callable[[str], int]) -> _Kind:
+    def parse(text: str) -> int:
+        try:
+            return parse_text(text)
+        except (ValueError, OverflowError) as e:
+            raise ValueError(moments.EXPECTED) from e
+
+    return _Kind(parse, moment, MOMENT)
+
+
+MOMENT: Final = "a datetime, a date, a string or seconds"
+
+
+def moment(value: Any) -> str | None:
+    """Text of an argument that is a :data:`MOMENT`; None: it is none."""
+    match value:
+        case bool():
+            return None
+        case str():
+            return value
+        case date():  # includes datetime
+            return value.isoformat()
+        case int() | float():
+            # as text, 20240501 would be a date
+            try:
+                return (times.EPOCH + timedelta(seconds=value)).isoformat()
+            except (OverflowError, ValueError):
+                return str(value)  # refused with the reason
+    return None
+
+
+_HOST: Final = re.compile(
+    # an IPv6 address has brackets if there is a port, and needs none otherwise
+    r"(?:\[(?P<bracketed>[^\[\]]+)\]|(?P<plain>[^:\[\]]+|[^\[\]]*:[^\[\]]*:[^\[\]]*))(?::(?P<port>\d+))?"
 )
-COMMON_OPTIONS: Final = frozenset(("types", "servers", "partitions"))
-BATCH_OPTIONS: Final = frozenset(("from", "to", "source_from", "source_to"))
-STREAM_OPTIONS: Final = frozenset(("startingOffsets", "maxEventsPerBatch", "failOnDataLoss"))
+_PORT: Final = _number(1, 65_535)
 
-_NAMES: Final = {
-    name.lower(): name
-    for name in STORE_OPTIONS | GATEWAY_OPTIONS | COMMON_OPTIONS | BATCH_OPTIONS | STREAM_OPTIONS
-}
+
+def _parse_hosts(text: str) -> tuple[tuple[str, int | None], ...]:
+    hosts: list[tuple[str, int | None]] = []
+    for item in _text(text).split(","):
+        match = _HOST.fullmatch(item.strip())
+        if match is None:
+            raise ValueError("expected HOST or HOST:PORT, separated by commas")
+        own_port = None if match["port"] is None else _PORT.parse(match["port"])
+        hosts.append((match["bracketed"] or match["plain"], own_port))
+    if len(set(hosts)) < len(hosts):
+        raise ValueError("names a gateway twice")
+    return tuple(hosts)
+
+
+def _parse_servers(text: str) -> frozenset[int]:
+    try:
+        servers = frozenset(int(i) for i in text.split(","))
+    except ValueError:
+        raise ValueError("expected ids of servers, separated by commas") from None
+    if not all(INT64_MIN <= i <= INT64_MAX for i in servers):
+        raise ValueError("ids of servers have 64 bits")
+    return servers
+
+
+def _servers(value: Any) -> str | None:
+    items = [integer(i) for i in (value if isinstance(value, Iterable) else [value])]
+    texts = [i for i in items if i is not None]
+    return ",".join(texts) if len(texts) == len(items) else None
+
 
 _decode_types: Final = msgspec.json.Decoder(list[str | tuple[str, ...]]).decode
+
+
+def _parse_types(text: str) -> tuple[EventType, ...]:
+    items: list[Any]
+    if text.lstrip().startswith("["):
+        try:
+            items = _decode_types(text)
+        except (msgspec.DecodeError, UnicodeError) as e:
+            raise ValueError(f"expected a JSON array of event types: {e}") from e
+    else:
+        items = [i.strip() for i in _text(text).split(",")]
+    types = tuple(type_path.decode(i) if isinstance(i, str) else i for i in items)
+    if not types:
+        raise ValueError("expected an event type")
+    try:
+        Subscription(types)
+    except InvalidSubscriptionError as e:
+        raise ValueError(str(e)) from e
+    return types
+
+
+def _types(value: Any) -> str | None:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        return _string(value)
+    items = list(value)
+    # a tuple of strings is ambiguous: one type, or several
+    is_unclear = isinstance(value, tuple) and any(isinstance(i, str) for i in items)
+    if is_unclear or not all(_is_type(i) for i in items):
+        return None
+    return msgspec.json.encode(items).decode()
+
+
+def _is_type(value: Any) -> bool:
+    if isinstance(value, str):
+        return True
+    return isinstance(value, tuple | list) and all(isinstance(i, str) for i in value)
+
+
+def _parse_starting(text: str) -> Mapping[str, Any] | str:
+    if text in {"latest", "earliest"}:
+        return text
+    try:
+        data = msgspec.json.decode(text, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeError) as e:
+        raise ValueError(f"expected earliest, latest or offsets as JSON: {e}") from None
+    return encode_offsets(*decode_offsets(data))
+
+
+_STRING: Final = _Kind(str, _string, "a string")
+_HOSTS: Final = _Kind(_parse_hosts, _string, "HOST or HOST:PORT")
+_BOOLEAN: Final = _Kind(
+    _parse_boolean,
+    lambda value: str(value).lower() if isinstance(value, bool) else None,
+    "True or False",
+)
+_PATH: Final = _Kind(
+    lambda text: local_path(_text(text)),
+    lambda value: str(value) if isinstance(value, str | Path) else None,
+    "a path",
+)
+_TYPES: Final = _Kind(
+    _parse_types, _types, "a string, or a list of strings and of tuples of segments"
+)
+_SERVERS: Final = _Kind(_parse_servers, _servers, "an id, or a list of ids")
+_FIRST: Final = _moment(times.parse)
+_LAST: Final = _moment(times.parse_last)
+_STARTING: Final = _Kind(_parse_starting, _string, "a string")
+
+# --- the list -----------------------------------------------------------------------------
+
+
+class _For(Enum):
+    """The reads that an option is for."""
+
+    STORE = "a store"
+    GATEWAY = "a gateway"
+    ALL = "all"
+    BATCH = "batch reads"
+    TASKS = "all but a lake"
+    STREAM = "streams"
+
+
+class _Option(NamedTuple):
+    """An option, besides its type and its default.
+
+    Attributes:
+        about: its text in ``README.md`` and in the help of ``read``.
+        name: its name, where the field has another one.
+        argument: its name as an argument of ``read``, where it has another one; empty: it is none.
+    """
+
+    kind: _Kind
+    use: _For
+    about: str
+    name: str | None = None
+    argument: str | None = None
+
+
+def _option(
+    kind: _Kind, use: _For, about: str, name: str | None = None, argument: str | None = None
+) -> dict[str, _Option]:
+    """Metadata of a field."""
+    return {"option": _Option(kind, use, about, name, argument)}
+
+
+class Selection(msgspec.Struct, frozen=True):
+    """Conditions that an event of a read must all satisfy.
+
+    Attributes:
+        types: query types, any of which matches; None: all.
+        time: timestamps.
+        servers: ids of servers; None: all.
+        source: source timestamps; None: any, and none at all.
+    """
+
+    types: tuple[EventType, ...] | None = None
+    time: Interval = Interval()
+    servers: frozenset[int] | None = None
+    source: Interval | None = None
+
+    def select_types(self, event_types: Iterable[tuple[Any, EventType]]) -> list[Any]:
+        """Keys of the selected types, from pairs of key and type."""
+        if self.types is None:
+            return [key for key, _ in event_types]
+        subscription = Subscription(self.types)
+        return [key for key, event_type in event_types if subscription.matches(event_type)]
+
+    @property
+    def is_servers_only(self) -> bool:
+        """Whether it selects by server, and by nothing else."""
+        others = self.types is not None or self.source is not None
+        return self.servers is not None and not others and self.time.is_everything
 
 
 class GatewayOptions(msgspec.Struct, frozen=True):
@@ -88,11 +351,7 @@ class GatewayOptions(msgspec.Struct, frozen=True):
         return f"{self.host}:{self.port}"
 
     def context(self) -> ssl.SSLContext | None:
-        """Context for TLS; None: plain TCP.
-
-        Raises:
-            OptionError: a file is missing or invalid.
-        """
+        """Context for TLS; None: plain TCP. Raises OptionError if a file is missing or invalid."""
         if not self.tls:
             return None
         try:
@@ -101,29 +360,79 @@ class GatewayOptions(msgspec.Struct, frozen=True):
             raise OptionError("tls_ca, cert, key", str(e)) from e
 
 
-class StreamOptions(msgspec.Struct, frozen=True):
-    """Options of a stream only.
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Options:
+    """The list of all options, and their values. Either ``path`` or ``host`` is set."""
 
-    Attributes:
-        starting: offsets at which a new query begins (``offsets``); None: the latest.
-        max_events: maximum number of events in a batch; None: no limit.
-        fails_on_loss: whether deleted events fail the query.
-    """
+    # fmt: off
+    path: Path | None = field(default=None, metadata=_option(
+        _PATH, _For.STORE, "directory of a store, whether a gateway has it open or not; as an"
+        " option, also the argument of `load`", argument="store"))
+    host: tuple[tuple[str, int | None], ...] = field(default=(), metadata=_option(
+        _HOSTS, _For.GATEWAY, "or a gateway: `HOST` or `HOST:PORT`; a stream takes several,"
+        " separated by commas (`a,b:23015`)", argument="gateway"))
+    port: int = field(default=23014, metadata=_option(
+        _PORT, _For.GATEWAY, "its Mariner port, where `host` names none; default: 23014",
+        argument=""))
+    client_name: str = field(default="", metadata=_option(
+        _STRING, _For.GATEWAY, "name of a configured client; a read returns what that client may"
+        " see"))
+    token: str | None = field(default=None, metadata=_option(_STRING, _For.GATEWAY, "its token"))
+    tls: bool | None = field(default=None, metadata=_option(
+        _BOOLEAN, _For.GATEWAY, "`True`: TLS with the CAs of this system; the next three imply"
+        " TLS"))
+    tls_ca: Path | None = field(default=None, metadata=_option(
+        _PATH, _For.GATEWAY, "file of the CA that issued the gateway's certificate; on a cluster,"
+        " every machine needs it"))
+    cert: Path | None = field(default=None, metadata=_option(
+        _PATH, _For.GATEWAY, "file of a client certificate, as `tls_ca`"))
+    key: Path | None = field(default=None, metadata=_option(
+        _PATH, _For.GATEWAY, "file of its private key, as `tls_ca`"))
+    types: tuple[EventType, ...] | None = field(default=None, metadata=_option(
+        _TYPES, _For.ALL, "query types as type paths, separated by commas: `machine/cpu/?,lamp/*`;"
+        " or a list (option: JSON array) of type paths and of tuples (arrays) of segments; default:"
+        " all"))
+    from_: int | None = field(default=None, metadata=_option(
+        _FIRST, _For.BATCH, "first `timestamp`: `datetime` (UTC if it is naive), `date`, ISO 8601"
+        " (UTC if it names no zone; eight digits are a date), or seconds since 1970", name="from"))
+    to: int | None = field(default=None, metadata=_option(
+        _LAST, _For.BATCH, "last `timestamp`, included; a date means its whole day"))
+    source_from: int | None = field(default=None, metadata=_option(
+        _FIRST, _For.BATCH, "first `source_timestamp`; events without one are left out"))
+    source_to: int | None = field(default=None, metadata=_option(
+        _LAST, _For.BATCH, "last `source_timestamp`, as `to`; events without one are left out"))
+    servers: frozenset[int] | None = field(default=None, metadata=_option(
+        _SERVERS, _For.ALL, "ids of the servers that registered the events (option: separated by"
+        " commas); default: all"))
+    partitions: int | None = field(default=None, metadata=_option(
+        _number(1, limits.MAX_PARTITIONS), _For.TASKS, "number of tasks; default: one per"
+        " processor from a store, 2 from a gateway"))
+    starting_offsets: Mapping[str, Any] | str = field(default="earliest", metadata=_option(
+        _STARTING, _For.STREAM, "where a new query begins: `earliest` (the default), `latest`, or"
+        " offsets, see below", name="startingOffsets", argument=""))
+    max_events: int | None = field(default=None, metadata=_option(
+        _number(1, INT64_MAX), _For.STREAM, "maximum number of events per batch. The gateway walks"
+        " through them to count them: batches with a limit cost it up to twice as much",
+        name="maxEventsPerBatch", argument=""))
+    fails_on_loss: bool = field(default=True, metadata=_option(
+        _BOOLEAN, _For.STREAM, "`false`: go on if events were deleted before they were read, with a"
+        " line in the log", name="failOnDataLoss", argument=""))
+    # fmt: on
 
-    starting: Mapping[str, Any] | None
-    max_events: int | None
-    fails_on_loss: bool
+    given: frozenset[str] = frozenset()
 
+    def __repr__(self) -> str:
+        return f"Options({', '.join(sorted(self.given))})"  # not the token
 
-class Options(msgspec.Struct, frozen=True):
-    """See the module. Either ``path`` or ``gateways`` is set."""
-
-    path: Path | None
-    gateways: tuple[GatewayOptions, ...]
-    selection: Selection
-    partitions: int | None
-    stream: StreamOptions
-    given: frozenset[str]
+    @property
+    def gateways(self) -> tuple[GatewayOptions, ...]:
+        """The gateways of a stream, or of a batch read from one."""
+        has_tls = bool(self.tls) or any((self.tls_ca, self.cert, self.key))
+        files = (self.tls_ca, self.cert, self.key)
+        return tuple(
+            GatewayOptions(host, port or self.port, self.client_name, self.token, has_tls, *files)
+            for host, port in self.host
+        )
 
     @property
     def gateway(self) -> GatewayOptions:
@@ -131,60 +440,105 @@ class Options(msgspec.Struct, frozen=True):
         [gateway] = self.gateways
         return gateway
 
-    def check_batch(self) -> None:
-        """Refuse options of a stream.
+    @property
+    def selection(self) -> Selection:
+        """The selected events."""
+        source = Interval(self.source_from, self.source_to)
+        return Selection(
+            types=self.types,
+            time=Interval(self.from_, self.to),
+            servers=self.servers,
+            source=None if source == (None, None) else source,
+        )
 
-        Raises:
-            OptionError: there is one.
-        """
-        if wrong := sorted(STREAM_OPTIONS & self.given):
+    def check_batch(self) -> None:
+        """Raise OptionError for an option of a stream."""
+        if wrong := _given(self.given, _For.STREAM):
             raise OptionError(wrong[0], "is for streams")
-        if len(self.gateways) > 1:
+        if len(self.host) > 1:
             raise OptionError("host", "expected one gateway; several are for streams")
 
     def check_stream(self) -> None:
-        """Refuse options of a batch read.
-
-        Raises:
-            OptionError: there is one.
-        """
+        """Raise OptionError for an option of a batch read."""
         if self.path is not None:
             raise OptionError("path", "is for batch reads; a stream reads from a gateway (host)")
-        for names, other in (
-            (("from", "to"), "see startingOffsets"),
-            (("source_from", "source_to"), "filter the stream by source_timestamp"),
-        ):
-            if wrong := sorted(self.given.intersection(names)):
-                raise OptionError(wrong[0], f"is for batch reads; {other}")
+        if wrong := _given(self.given, _For.BATCH):
+            is_source = wrong[0].startswith("source")
+            other = "filter the stream by source_timestamp" if is_source else "see startingOffsets"
+            raise OptionError(wrong[0], f"is for batch reads; {other}")
+
+
+_OPTIONS: Final[Mapping[str, tuple[str, _Option]]] = {
+    option.name or i.name: (i.name, option)
+    for i in dataclasses.fields(Options)
+    if (option := i.metadata.get("option"))
+}
+"""Field and option by name."""
+
+_NAMES: Final = {name.lower(): name for name in _OPTIONS}
+
+ARGUMENTS: Final = {
+    option.argument or attribute: name
+    for name, (attribute, option) in _OPTIONS.items()
+    if option.argument != ""
+}
+"""Options by the names of the arguments of ``read``."""
+
+_ARGUMENT_OF: Final = {name: argument for argument, name in ARGUMENTS.items()}
+
+
+def _given(names: Iterable[str], *uses: _For) -> list[str]:
+    """Those of some options that are for certain reads only."""
+    return sorted(i for i in names if _OPTIONS[i][1].use in uses)
+
+
+# --- checks -------------------------------------------------------------------------------
 
 
 def parse(given: Mapping[str, str]) -> Options:
-    """Parse and check options.
-
-    Args:
-        given: texts by name; names are not case-sensitive.
+    """Parse and check options: texts by name; names are not case-sensitive.
 
     Raises:
-        OptionError: the first invalid one; its text begins with the option's name.
+        OptionError: one is invalid; the text begins with the option's name.
     """
-    options: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for name, text in given.items():
         known_name = _NAMES.get(name.lower())
         if known_name is None:
             raise OptionError(name, f"no such option, {_suggest(name)}")
-        options[known_name] = text
-    if ("path" in options) == ("host" in options):
+        texts[known_name] = text
+    if ("path" in texts) == ("host" in texts):
         raise OptionError("path, host", "expected one of them: a store, or a gateway")
-    if "path" in options and (wrong := sorted(GATEWAY_OPTIONS & options.keys())):
+    if "path" in texts and (wrong := _given(texts, _For.GATEWAY)):
         raise OptionError(wrong[0], "is for a gateway, not for a store")
-    return Options(
-        path=_parse("path", options, _path),
-        gateways=_gateways(options) if "host" in options else (),
-        selection=_selection(options),
-        partitions=_parse("partitions", options, _number(1, limits.MAX_PARTITIONS)),
-        stream=_stream(options),
-        given=frozenset(options),
-    )
+    if "host" in texts and not texts.get("client_name"):
+        raise OptionError("client_name", "is needed for a gateway: the name of a configured client")
+    values = {_OPTIONS[name][0]: _parse(name, texts[name]) for name in _OPTIONS if name in texts}
+    options = Options(**values, given=frozenset(texts))
+    _check(options)
+    return options
+
+
+def _parse(name: str, text: str) -> Any:
+    try:
+        return _OPTIONS[name][1].kind.parse(text)
+    except ValueError as e:
+        raise OptionError(name, f"{text!r}: {e}") from e
+
+
+def _check(options: Options) -> None:
+    """Check options against each other."""
+    for name, other in (("cert", "key"), ("key", "cert")):
+        if name in options.given and other not in options.given:
+            raise OptionError(other, f"is needed with {name}")
+    if options.tls is False and any((options.tls_ca, options.cert, options.key)):
+        raise OptionError("tls", "is false, but there are files for it")
+    if Interval(options.from_, options.to).is_empty:
+        raise OptionError("from", "is later than to")
+    if Interval(options.source_from, options.source_to).is_empty:
+        raise OptionError("source_from", "is later than source_to")
+    if options.host:
+        options.gateways[0].context()
 
 
 def _suggest(name: str) -> str:
@@ -194,152 +548,67 @@ def _suggest(name: str) -> str:
     return f"expected some of {', '.join(sorted(_NAMES.values(), key=str.lower))}"
 
 
-def _selection(options: Mapping[str, str]) -> Selection:
-    return Selection(
-        types=_parse("types", options, _types),
-        time=_interval("from", "to", options) or Interval(),
-        servers=_parse("servers", options, _servers),
-        source=_interval("source_from", "source_to", options),
-    )
+# --- arguments of read, and tables --------------------------------------------------------
 
 
-def _interval(first: str, last: str, options: Mapping[str, str]) -> Interval | None:
-    """Interval of two options; None: neither is given."""
-    interval = Interval(
-        _parse(first, options, times.parse), _parse(last, options, times.parse_last)
-    )
-    if interval.is_empty:
-        raise OptionError(first, f"is later than {last}")
-    return None if interval == (None, None) else interval
+def to_options(arguments: Mapping[str, Any]) -> dict[str, str]:
+    """Texts of options for arguments of ``read``; those that are None are left out.
+
+    Raises OptionError if an argument has a wrong type. :func:`parse` checks the values.
+    """
+    given: dict[str, str] = {}
+    for argument, value in arguments.items():
+        if value is None:
+            continue
+        name = ARGUMENTS[argument]
+        kind = _OPTIONS[name][1].kind
+        text = kind.to_text(value)
+        if text is None:
+            # not the value, which may be a token
+            raise OptionError(argument, f"expected {kind.expected}, not {type(value).__name__}")
+        given[name] = text
+    return given
 
 
-def _stream(options: Mapping[str, str]) -> StreamOptions:
-    starting = options.get("startingOffsets", "earliest")
-    return StreamOptions(
-        starting=_parse("startingOffsets", {"startingOffsets": starting}, _starting),
-        max_events=_parse("maxEventsPerBatch", options, _number(1, INT64_MAX)),
-        fails_on_loss=_parse("failOnDataLoss", options, _boolean) is not False,
-    )
+def parse_arguments(given: Mapping[str, str], *, is_lake: bool = False) -> Options:
+    """As :func:`parse`, for the result of :func:`to_options`: errors name arguments.
 
-
-def _gateways(options: Mapping[str, str]) -> tuple[GatewayOptions, ...]:
-    if not options.get("client_name"):
-        raise OptionError("client_name", "is needed for a gateway: the name of a configured client")
-    for name, other in (("cert", "key"), ("key", "cert")):
-        if name in options and other not in options:
-            raise OptionError(other, f"is needed with {name}")
-    files = {name: _parse(name, options, _path) for name in ("tls_ca", "cert", "key")}
-    has_files = any(files.values())
-    is_tls = _parse("tls", options, _boolean)
-    if is_tls is False and has_files:
-        raise OptionError("tls", "is false, but there are files for it")
-    port = _parse("port", options, _PORT) or DEFAULT_PORT
-    gateways = tuple(
-        GatewayOptions(
-            host=host,
-            port=own_port or port,
-            client_name=options["client_name"],
-            token=options.get("token"),
-            tls=bool(is_tls) or has_files,
-            **files,
-        )
-        for host, own_port in _parse("host", options, _hosts) or ()
-    )
-    gateways[0].context()
-    return gateways
-
-
-def _parse(name: str, options: Mapping[str, str], parse: Callable[[str], T]) -> T | None:
-    """Value of an option; None: it is not given."""
-    text = options.get(name)
-    if text is None:
-        return None
+    For a lake, only options that select events are allowed.
+    """
+    if is_lake:
+        if others := given.keys() - set(_given(given, _For.ALL, _For.BATCH)):
+            raise OptionError(_ARGUMENT_OF[min(others)], "is not for a lake")
+        return parse({**given, "path": "/"})  # which makes the options complete
     try:
-        return parse(text)
-    except OptionError:
-        raise
-    except (ValueError, OverflowError) as e:
-        reason = moments.EXPECTED if name in BATCH_OPTIONS else str(e)
-        raise OptionError(name, f"{text!r}: {reason}") from e
+        options = parse(given)
+        options.check_batch()
+    except OptionError as e:
+        names = {**_ARGUMENT_OF, "path, host": "store, gateway"}
+        raise OptionError(names.get(e.option, e.option), e.reason) from e
+    return options
 
 
-def _text(text: str) -> str:
-    if not text:
-        raise ValueError("is empty")
-    return text
+def documented(function: F) -> F:
+    """Decorator: list the arguments that are options at the end of a docstring."""
+    lines = [
+        textwrap.fill(f"{argument}: {_OPTIONS[name][1].about}.", 92, subsequent_indent="    ")
+        for argument, name in ARGUMENTS.items()
+    ]
+    listed = textwrap.indent("\n".join(lines), "    ")
+    text = inspect.cleandoc(function.__doc__ or "")
+    function.__doc__ = f"{text}\n\nArguments that are options:\n{listed}\n"
+    return function
 
 
-def _hosts(text: str) -> list[tuple[str, int | None]]:
-    hosts: list[tuple[str, int | None]] = []
-    for item in _text(text).split(","):
-        match = _HOST.fullmatch(item.strip())
-        if match is None:
-            raise ValueError("expected HOST or HOST:PORT, separated by commas")
-        own_port = None if match["port"] is None else _PORT(match["port"])
-        hosts.append((match["bracketed"] or match["plain"], own_port))
-    if len(set(hosts)) < len(hosts):
-        raise ValueError("names a gateway twice")
-    return hosts
-
-
-def _path(text: str) -> Path:
-    return local_path(_text(text))
-
-
-def _number(first: int, last: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        if not (text.isascii() and text.isdigit() and first <= int(text) <= last):
-            raise ValueError(f"expected a number from {first} to {last}")
-        return int(text)
-
-    return parse
-
-
-_PORT: Final = _number(1, 65_535)
-
-_HOST: Final = re.compile(
-    # an IPv6 address has brackets if there is a port, and needs none otherwise
-    r"(?:\[(?P<bracketed>[^\[\]]+)\]|(?P<plain>[^:\[\]]+|[^\[\]]*:[^\[\]]*:[^\[\]]*))(?::(?P<port>\d+))?"
-)
-
-
-def _servers(text: str) -> frozenset[int]:
-    try:
-        servers = frozenset(int(i) for i in text.split(","))
-    except ValueError:
-        raise ValueError("expected ids of servers, separated by commas") from None
-    if not all(INT64_MIN <= i <= INT64_MAX for i in servers):
-        raise ValueError("ids of servers have 64 bits")
-    return servers
-
-
-def _starting(text: str) -> Mapping[str, Any] | None:
-    if text == "latest":
-        return None
-    return {} if text == "earliest" else offsets.parse(text)
-
-
-def _boolean(text: str) -> bool:
-    values: Mapping[str, bool] = {"true": True, "false": False}
-    if text.lower() not in values:
-        raise ValueError("expected true or false")
-    return values[text.lower()]
-
-
-def _types(text: str) -> tuple[EventType, ...]:
-    items: list[Any]
-    if text.lstrip().startswith("["):
-        try:
-            items = _decode_types(text)
-        except (msgspec.DecodeError, UnicodeError) as e:
-            raise ValueError(f"expected a JSON array of event types: {e}") from e
-    else:
-        items = [i.strip() for i in _text(text).split(",")]
-    types = tuple(type_path.decode(i) if isinstance(i, str) else i for i in items)
-    if not types:
-        raise ValueError("expected an event type")
-    try:
-        Subscription(types)
-    except InvalidSubscriptionError as e:
-        raise ValueError(str(e)) from e
-    return types
+def table(*, of_streams: bool) -> list[str]:
+    """Rows of the tables in ``spark/README.md``: options of streams only, or all others."""
+    rows = []
+    for name, (_, option) in _OPTIONS.items():
+        if of_streams and option.use is _For.STREAM:
+            rows.append(f"| `{name}` | {option.about} |")
+        if not of_streams and option.use is not _For.STREAM:
+            argument = _ARGUMENT_OF.get(name)
+            left = "" if argument is None else f"`{argument}` "
+            shown = "the same" if name == argument else f"`{name}`"
+            rows.append(f"| {left}| {shown} | {option.about} |")
+    return rows

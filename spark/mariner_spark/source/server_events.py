@@ -1,4 +1,4 @@
-"""Events of one server on a gateway, found by queries that each cost next to nothing.
+"""Events of one server on a gateway: found by cheap queries; their history, and deleted ones.
 
 Ids of a server's events ascend, and only persisted events are queried: later events have greater
 ids, and the events up to an id stay the same until retention deletes them. The ids have gaps
@@ -6,20 +6,26 @@ ids, and the events up to an id stay the same until retention deletes them. The 
 nothing.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
+from eventer_bridge.backends import history
+from eventer_bridge.backends.history import History
 from eventer_bridge.model import (
     INT64_MAX,
+    Event,
     EventId,
     EventType,
+    Order,
     QueryServerParams,
+    QueryTimeseriesParams,
     Timestamp,
 )
-from mariner_spark.errors import SourceError
+from mariner_spark import limits
+from mariner_spark.errors import HistoryError, OptionError, SourceError
 from mariner_spark.source.gateway import GatewayClient
 
 ENGINE_TYPE: Final[EventType] = ("event", "?", "engine")
@@ -27,11 +33,6 @@ ENGINE_TYPE: Final[EventType] = ("event", "?", "engine")
 latest event of a type is never deleted."""
 
 ANY_TYPE: Final[EventType] = ("*",)
-
-
-def start_type(server: int) -> EventType:
-    """Type of the event that a server registers at its start."""
-    return ("event", str(server), "engine")
 
 
 def find_servers(
@@ -60,13 +61,7 @@ def from_event(event_id: EventId) -> QueryServerParams:
 def find_last(gateway: GatewayClient, server: int, known: EventId | None) -> EventId | None:
     """Id of the last event of a server: takes about log2 of the sessions since ``known`` queries.
 
-    Args:
-        gateway: the gateway.
-        server: the server.
-        known: an event of the server; the last one is not before it.
-
-    Returns:
-        The id; None: there is no event, or none at or after ``known``.
+    None: there is no event, or none at or after the event ``known``.
     """
     first = gateway.first(after(server, None) if known is None else from_event(known))
     if first is None:
@@ -98,48 +93,27 @@ def session_time(gateway: GatewayClient, server: int, session: int) -> Timestamp
 def advance(
     gateway: GatewayClient, server: int, start: EventId | None, end: EventId, n_events: int
 ) -> tuple[EventId, int] | None:
-    """Go forward by a number of events, up to another one; takes as long as reading them.
-
-    Args:
-        gateway: the gateway.
-        server: the server.
-        start: offset to start after; None: from the first event.
-        end: last event.
-        n_events: number of events, at most.
+    """Go forward by at most so many events, up to ``end``; takes as long as reading them.
 
     Returns:
         The event that was reached, and the number of events up to it; None: there was none.
     """
-    reached, n_left = start, n_events
-    while n_left and reached != end:
-        params = msgspec.structs.replace(after(server, reached), max_results=n_left)
-        result = gateway.query(params)
-        if not result.events:
-            break
-        n_left -= sum([i.id <= end for i in result.events])
-        reached = min(result.events[-1].id, end)
-        if not result.more_follows:
-            break
-    return None if reached is None or reached == start else (reached, n_events - n_left)
+    reached, n_passed = start, 0
+    for page in gateway.pages(after(server, start), lambda last: last.id >= end, n_events):
+        n_passed += sum([i.id <= end for i in page])
+        reached = min(page[-1].id, end)
+    return None if reached is None or reached == start else (reached, n_passed)
 
 
 def split_sessions(first: int, last: int, n_slices: int) -> list[tuple[int, int]]:
-    """Split the sessions from one to another, both included, into slices.
-
-    Returns:
-        For each slice, the last session before it and its own last one.
-    """
+    """Split sessions into slices: for each, the last session before it and its own last one."""
     n_slices = min(n_slices, last - first + 1)
     edges = [first + i * (last - first + 1) // n_slices for i in range(n_slices + 1)]
     return [(i - 1, j - 1) for i, j in pairwise(edges)]
 
 
 def _last(find_next: Callable[[int], int | None], low: int) -> int:
-    """The greatest existing number.
-
-    Args:
-        find_next: finds the next existing number after one; None: there is none.
-        low: an existing number.
+    """The greatest existing number; ``low`` exists, and ``find_next`` finds the next one, or None.
 
     Raises:
         SourceError: it finds one that is not after that: so there would be no end.
@@ -164,3 +138,164 @@ def _last(find_next: Callable[[int], int | None], low: int) -> int:
         else:
             low = found
     return low
+
+
+# --- histories ----------------------------------------------------------------------------
+#
+# A stream remembers the history (``eventer_bridge.backends.history``) of the events that it read of
+# a server, and the last session. Nothing is compared if the client may not see history events, or
+# the server registers none.
+
+
+class ServerHistory(NamedTuple):
+    """History of a server on a gateway, and the last session of the server there."""
+
+    gateway: str
+    history: History
+    session: int
+
+
+def find_histories(gateway: GatewayClient) -> dict[int, History]:
+    """Histories that a gateway reports, by server."""
+    return history.read_all(gateway.latest([history.ANY_TYPE]))
+
+
+def check_history(
+    gateway: str, server: int, history_id: str | None, current: History | None, session: int
+) -> None:
+    """Raise HistoryError if a gateway's current history does not continue the one that was read.
+
+    ``session`` is the last one that was read, or is to be read. None: the history is not known.
+    """
+    reason = None if current is None else history.refusal(history_id, current, session)
+    if reason is not None:
+        raise HistoryError(
+            f"server {server}: {gateway} does not go on from the events that were read: {reason}."
+            " Begin a new query, with a new checkpoint and a new sink; startingOffsets tells"
+            " where, if not at the beginning"
+        )
+
+
+def check_gateway(
+    gateway: GatewayClient, server: int, history_id: str | None, session: int
+) -> None:
+    """As :func:`check_history`, with the history that a gateway reports now."""
+    current = find_histories(gateway).get(server)
+    check_history(repr(gateway), server, history_id, current, session)
+
+
+def merge_histories(known: dict[int, ServerHistory], server: int, found: ServerHistory) -> None:
+    """Add the history of a server on another gateway; the one that continues the other is kept.
+
+    Raises OptionError if neither does.
+    """
+    other = known.get(server, found)
+    for newer, older in ((other, found), (found, other)):
+        if history.refusal(older.history.id, newer.history, older.session) is None:
+            known[server] = newer
+            return
+    names = " and ".join(sorted((other.gateway, found.gateway)))
+    raise OptionError(
+        "host",
+        f"{names} have different histories of server {server}, {other.history.id} and"
+        f" {found.history.id}: one store was restored or made anew, and the other gateway has not"
+        " followed; name those that have the same",
+    )
+
+
+def history_ids(known: Mapping[int, ServerHistory]) -> dict[int, str]:
+    """Names of histories, by server."""
+    return {server: i.history.id for server, i in known.items()}
+
+
+# --- deleted events -----------------------------------------------------------------------
+
+
+def is_any_lost(gateway: GatewayClient, offset: EventId, end: EventId) -> bool:
+    """Whether retention seems to have deleted events of a server before a stream read them.
+
+    ``offset`` is the last event that was read, ``end`` the last one of the batch.
+
+    The protocol does not say, and gaps in the ids prove nothing: ids are also missing where a
+    registration failed, where a server was killed (the next event is then
+    ``event/<server>/engine``), and where this client may not see events. So two conditions must
+    hold, for the events right after the offset and at the end of the batch:
+
+    - ids are missing after the offset, and no restart of the server explains it;
+    - the oldest stored event of a type there is after the offset. Retention deletes the oldest
+      events of a type first, so where one is stored from before the offset, none after it was
+      deleted.
+
+    The second condition must hold for any type if this client seems to see everything: it sees the
+    event that the server registered at its start, and no ids are missing among the last events of
+    the batch. Otherwise it must hold for all types there, and for those right before the offset as
+    well, because all types after it may be new. Before the offset, an event counts as stored only
+    if it is not the latest of its type, which is never deleted.
+
+    So a loss stays unnoticed if none of the types that lost events occurs there, and a new type is
+    taken for an old one if ids happen to be missing as well.
+    """
+    server = offset.server
+    later = _query(gateway, after(server, offset), limits.NEAR_EVENTS)
+    if not _is_any_missing([offset, *(i.id for i in later)], later):
+        return False
+    from_session = after_session(server, end.session - limits.NEAR_SESSIONS)
+    last = _query(gateway, from_session, limits.NEAR_EVENTS)
+    are_unread = (_is_unread(gateway, i, offset) for i in _types([*later, *last]))
+    if _sees_everything(gateway, server, last[-limits.SEEN_EVENTS :]):
+        return any(are_unread)
+    return all(are_unread) and not _is_any_stored(gateway, offset, later[0])
+
+
+def _sees_everything(gateway: GatewayClient, server: int, last: Sequence[Event]) -> bool:
+    """Whether this client seems to see all events of a server, given the last ones it sees."""
+    if _is_any_missing([i.id for i in last], last[1:]):
+        return False
+    return bool([*gateway.latest([_start_type(server)])])
+
+
+def _is_any_stored(gateway: GatewayClient, offset: EventId, later: Event) -> bool:
+    """Whether an event up to an offset is stored that retention would delete before later ones.
+
+    ``later`` is the first event after the offset.
+    """
+    params = QueryTimeseriesParams(t_to=later.timestamp, last_event_id=later.id)
+    found = _query(gateway, params, limits.BEFORE_EVENTS)
+    before = [i for i in found if i.id.server == offset.server and i.id <= offset]
+    types = _types(before)
+    if not types:
+        return False
+    latest = {i.type: i.id for i in gateway.latest(types)}
+    return any(i.type in latest and i.id != latest[i.type] for i in before)
+
+
+def _query(
+    gateway: GatewayClient, params: QueryServerParams | QueryTimeseriesParams, n_events: int
+) -> Sequence[Event]:
+    return gateway.query(msgspec.structs.replace(params, max_results=n_events)).events
+
+
+def _types(events: Sequence[Event]) -> list[EventType]:
+    return list(dict.fromkeys(i.type for i in events))[: limits.MAX_CHECKED_TYPES]
+
+
+def _is_any_missing(ids: Sequence[EventId], events: Sequence[Event]) -> bool:
+    """Whether ids are missing between successive ones; ``events`` have them, without the first."""
+    for (before, event_id), event in zip(pairwise(ids), events, strict=True):
+        is_next = event_id.session == before.session and event_id.instance == before.instance + 1
+        is_first = event_id.session == before.session + 1 and event_id.instance == 1
+        is_start = event.type == _start_type(event_id.server)
+        if not is_next and not is_first and not is_start:
+            return True
+    return False
+
+
+def _is_unread(gateway: GatewayClient, event_type: EventType, offset: EventId) -> bool:
+    """Whether all stored events of a type are after an offset."""
+    oldest = gateway.first(QueryTimeseriesParams([event_type], order=Order.ASCENDING))
+    return oldest is not None and oldest.id.server == offset.server and oldest.id > offset
+
+
+def _start_type(server: int) -> EventType:
+    """Type of the event that a server registers at its start."""
+    return ("event", str(server), "engine")

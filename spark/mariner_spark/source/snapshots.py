@@ -5,18 +5,24 @@ milliseconds to create, however large the store is. A gateway that has the store
 as a checkpoint; otherwise the files are linked as they are. Nothing is locked, so a gateway may
 start at any moment.
 
-It lasts until its driver exits, because Spark may execute a read more than once. The oldest ones
-of a driver with many are removed, as are those of drivers that no longer run.
+It lasts as long as its driver may execute the read, any number of times. So it is named after the
+driver process, and linked in a folder of the driver, which removes the linked snapshots when it
+exits. The oldest ones of a driver with many are removed, as are those of drivers that no longer
+run, when the next one is created.
 
 Runs in the process that plans a read.
 """
 
+import atexit
 import os
+import platform
 import re
 import secrets
 import shutil
+import tempfile
 import time
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -25,8 +31,6 @@ from eventer_bridge.backends.rocksdb.control import checkpoint, is_served
 from eventer_bridge.errors import StorageError
 from mariner_spark import limits
 from mariner_spark.errors import SnapshotError
-from mariner_spark.source import driver_process
-from mariner_spark.source.driver_process import DriverProcess
 
 _NAME: Final = re.compile(r"spark-(?P<node>.+)-(?P<pid>\d+)-(?P<started>\d+)-[0-9a-f]{8}")
 
@@ -34,6 +38,57 @@ _NOT_COPIED: Final = ("LOCK", "LOG", "control.sock")
 """Prefixes of the names of files that belong to the process that has the store open."""
 
 _State = dict[str, tuple[int, int, int]]
+
+
+class DriverProcess(NamedTuple):
+    """A driver process, with the folder of the links to its snapshots.
+
+    ``node`` is the name of its machine (or container). ``started`` is in the kernel's ticks, and
+    distinguishes it from a later process with the same pid.
+    """
+
+    node: str
+    pid: int
+    started: int
+    folder: Path
+
+    def remove_at_exit(self, snapshot: Path) -> None:
+        """Have a snapshot removed when the driver exits, if it runs on this machine."""
+        if self.folder.is_dir():
+            (self.folder / snapshot.name).symlink_to(snapshot)
+
+
+@cache
+def this_driver() -> DriverProcess:
+    """This process, as a driver; its snapshots are removed when it exits."""
+    pid = os.getpid()
+    folder = Path(tempfile.mkdtemp(prefix="mariner-spark-"))
+    atexit.register(_remove_linked, folder, pid)
+    return DriverProcess(node_name(), pid, start_ticks(pid) or 0, folder)
+
+
+def node_name() -> str:
+    """Name of this machine, fit for the name of a file."""
+    return platform.node().replace("/", "_") or "localhost"
+
+
+def start_ticks(pid: int) -> int | None:
+    """When a process of this machine started, in the kernel's ticks; None: there is none."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return None
+    # the second field is the name, in parentheses, and may hold anything
+    fields = stat.rpartition(b")")[2].split()
+    return int(fields[19])
+
+
+def _remove_linked(folder: Path, pid: int) -> None:
+    if os.getpid() != pid:
+        return  # a child by fork
+    for link in folder.iterdir():
+        shutil.rmtree(link.resolve(), ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 class _Found(NamedTuple):
@@ -47,17 +102,9 @@ class _Found(NamedTuple):
 
 
 def create(store_path: Path, driver: DriverProcess) -> Path:
-    """Create a snapshot of a store.
+    """Create a snapshot of a store, which a driver owns.
 
-    Args:
-        store_path: directory of the store, absolute.
-        driver: the driver process that owns it.
-
-    Returns:
-        Its directory.
-
-    Raises:
-        StorageError: it is no store, or the snapshot cannot be created.
+    Raises StorageError if it is no store, or the snapshot cannot be created.
     """
     database.check_exists(store_path)
     sweep(store_path, driver)
@@ -76,19 +123,14 @@ def create(store_path: Path, driver: DriverProcess) -> Path:
 
 
 def touch(snapshot: Path) -> None:
-    """Mark a snapshot as used, so that it is kept.
-
-    Raises:
-        SnapshotError: it no longer exists.
-    """
+    """Mark a snapshot as used, so that it is kept; raises SnapshotError if it no longer exists."""
     try:
         os.utime(snapshot)
     except FileNotFoundError:
         if not snapshot.parent.exists():
             raise SnapshotError(
-                f"{snapshot.parent}: is not on this machine ({driver_process.node_name()}), which"
-                " is to read it: every machine of a cluster needs the store there; or read from its"
-                " gateway (host)"
+                f"{snapshot.parent}: is not on this machine ({node_name()}), which is to read it:"
+                " every machine of a cluster needs the store there; or read from its gateway (host)"
             ) from None
         raise SnapshotError(
             f"{snapshot}: the snapshot of this read is gone: a driver keeps the"
@@ -125,19 +167,16 @@ def _find(store_path: Path) -> Iterator[_Found]:
 
 
 def _is_needed(found: _Found) -> bool:
-    if found.node == driver_process.node_name():
-        return driver_process.start_ticks(found.pid) == found.started
+    if found.node == node_name():
+        return start_ticks(found.pid) == found.started
     return time.time() - found.used < limits.MAX_SNAPSHOT_AGE_S
 
 
 def _link(store_path: Path, target: Path) -> bool:
     """Link the files of a store that no process has open.
 
-    Returns:
-        Whether the store did not change meanwhile; if it did, the target is removed.
-
-    Raises:
-        StorageError: the file system refuses it.
+    Returns whether the store did not change meanwhile; if it did, the target is removed. Raises
+    StorageError if the file system refuses it.
     """
     try:
         before = _state(store_path)

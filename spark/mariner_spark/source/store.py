@@ -4,9 +4,11 @@ Every task opens the same snapshot and scans ranges of keys (``keys`` of the bac
 for each type and slice of time, or one for all types if the whole time is selected.
 """
 
+import contextlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import compress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import compress, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,8 +16,12 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
+from eventer_bridge.backends import history
+from eventer_bridge.backends.history import History
 from eventer_bridge.backends.rocksdb import keys
+from eventer_bridge.backends.rocksdb.info import ServerInfo, ext_servers
 from eventer_bridge.backends.rocksdb.keys import TypeId
+from eventer_bridge.backends.rocksdb.snapshot import Snapshot
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.backends.rocksdb.timeseries import Timeseries
 from eventer_bridge.backends.rocksdb.wanted import EveryType
@@ -23,39 +29,25 @@ from eventer_bridge.errors import StorageError, StoreDamagedError
 from eventer_bridge.model import EventType, Order, QueryTimeseriesParams, Timestamp
 from mariner_spark import limits
 from mariner_spark.errors import OptionError
-from mariner_spark.source import slicing, snapshots
-from mariner_spark.source.columns import make_batch
-from mariner_spark.source.driver_process import DriverProcess
-from mariner_spark.source.selection import Selection
-from mariner_spark.source.store_rows import StoreRows
+from mariner_spark.source import snapshots
+from mariner_spark.source.options import Selection
+from mariner_spark.source.rows import StoreRows, make_batch
+from mariner_spark.source.snapshots import DriverProcess
 from mariner_spark.times import Interval
 
 
-class TypeRun(NamedTuple):
-    """Types with consecutive numbers, from ``first`` to ``last``, both included."""
-
-    first: int
-    last: int
-
-
+@dataclass
 class StorePartition(InputPartition):
-    """The rows that one task reads.
+    """The rows that one task reads: of some types, from ``start`` up to but not including ``stop``.
 
-    Args:
-        snapshot: directory of the snapshot.
-        types: its types.
-        start: its first timestamp, encoded; empty: no bound.
-        stop: end of its timestamps, not included; empty: no bound.
+    ``types`` are runs of type numbers: the first and the last one. ``start`` and ``stop`` are
+    encoded timestamps; empty: no bound.
     """
 
-    def __init__(
-        self, snapshot: Path, types: Sequence[TypeRun], start: bytes = b"", stop: bytes = b""
-    ) -> None:
-        super().__init__(None)
-        self.snapshot = snapshot
-        self.types = types
-        self.start = start
-        self.stop = stop
+    snapshot: Path
+    types: Sequence[tuple[int, int]]
+    start: bytes = b""
+    stop: bytes = b""
 
     def ranges(self) -> Iterator[tuple[bytes, bytes]]:
         """Ranges of keys in ``event``, in order: start, and stop, which is not included."""
@@ -68,45 +60,50 @@ class StorePartition(InputPartition):
                 yield type_id + self.start, type_id + (self.stop or keys.KEY_MAX)
 
 
+@contextlib.contextmanager
+def _opened(snapshot: Path) -> Iterator[Store]:
+    store = Store(snapshot, read_only=True)
+    try:
+        yield store
+    finally:
+        store.ext_close()
+
+
+@contextlib.contextmanager
+def _new_snapshot(path: Path, driver: DriverProcess) -> Iterator[tuple[Path, Store]]:
+    """A new snapshot of a store, open in the block; raises as :func:`plan`."""
+    try:
+        snapshot = snapshots.create(path, driver)
+        with _opened(snapshot) as store:
+            yield snapshot, store
+    except StorageError as e:
+        raise OptionError("path", str(e)) from e
+
+
 def plan(
     path: Path, driver: DriverProcess, selection: Selection, n_partitions: int | None
 ) -> list[StorePartition]:
-    """Plan a read; creates the snapshot.
-
-    Args:
-        path: the store.
-        driver: process of the driver, which owns the snapshot.
-        selection: which events.
-        n_partitions: how many partitions at most; None: one for each processor.
+    """Plan a read, of at most so many partitions; creates the snapshot, which the driver owns.
 
     Raises:
         OptionError: ``path`` is no store, or cannot be read.
     """
     n_partitions = n_partitions or os.cpu_count() or 1
-    try:
-        snapshot = snapshots.create(path, driver)
-        store = Store(snapshot, read_only=True)
-        try:
-            numbers = selection.select_types(
-                (number, event_type) for number, (_, event_type) in enumerate(store.ext_types())
-            )
-            if not numbers:
-                return []
-            if len(numbers) * n_partitions > limits.MAX_RANGES:
-                start, stop = _encoded(selection)
-                shares = np.array_split(np.array(numbers), n_partitions)
-                return [
-                    StorePartition(snapshot, _runs(i.tolist()), start, stop)
-                    for i in shares
-                    if len(i)
-                ]
-            runs = _runs(numbers)
-            slices = slicing.split(store, *_encoded(selection), n_partitions)
-            return [StorePartition(snapshot, runs, start, stop) for start, stop in slices]
-        finally:
-            store.ext_close()
-    except StorageError as e:
-        raise OptionError("path", str(e)) from e
+    with _new_snapshot(path, driver) as (snapshot, store):
+        numbers = selection.select_types(
+            (number, event_type) for number, (_, event_type) in enumerate(store.ext_types())
+        )
+        if not numbers:
+            return []
+        start, stop = _encoded(selection)
+        if len(numbers) * n_partitions > limits.MAX_RANGES:
+            shares = np.array_split(np.array(numbers), n_partitions)
+            return [
+                StorePartition(snapshot, _runs(i.tolist()), start, stop) for i in shares if len(i)
+            ]
+        runs = _runs(numbers)
+        slices = split(store, start, stop, n_partitions)
+        return [StorePartition(snapshot, runs, begin, end) for begin, end in slices]
 
 
 def read(
@@ -119,8 +116,7 @@ def read(
         StorageError: it cannot be read.
     """
     snapshots.touch(partition.snapshot)
-    store = Store(partition.snapshot, read_only=True)
-    try:
+    with _opened(partition.snapshot) as store:
         names = TypeNames(store)
         found = _scan(store, partition.ranges())
         if (unfinished := store.unfinished_session()) is not None:
@@ -134,27 +130,17 @@ def read(
                     list(compress(row_keys, wanted)), list(compress(values, wanted)), names.of
                 )
             yield make_batch(rows, schema)
-    finally:
-        store.ext_close()
 
 
 class TypeNames:
-    """Types by their ids, read from the store on demand.
-
-    Args:
-        store: the store.
-    """
+    """Types by their ids, read from the store on demand."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._known: dict[TypeId, EventType] = {}
 
     def of(self, type_ids: Sequence[TypeId]) -> list[EventType]:
-        """Types with these ids.
-
-        Raises:
-            StoreDamagedError: there is none with one of them.
-        """
+        """Types with these ids; raises StoreDamagedError if there is none with one of them."""
         if missing := [i for i in type_ids if i not in self._known]:
             if len(self._known) > limits.NAMED_TYPES:
                 self._known.clear()
@@ -170,22 +156,12 @@ class TypeNames:
 
 
 def last_timestamp(path: Path, driver: DriverProcess, time: Interval) -> Timestamp | None:
-    """Timestamp of the last event in an interval, of any type; None: there is none.
-
-    Raises:
-        OptionError: as :func:`plan`.
-    """
+    """Timestamp of the last event in an interval, of any type; raises as :func:`plan`."""
     first, last = time.timestamps()
     params = QueryTimeseriesParams(t_from=first, t_to=last, order=Order.DESCENDING)
-    try:
-        store = Store(snapshots.create(path, driver), read_only=True)
-        try:
-            every_type = EveryType(len(store.ext_types()))
-            key = Timeseries(store.snapshot(), params, every_type).first()
-        finally:
-            store.ext_close()
-    except StorageError as e:
-        raise OptionError("path", str(e)) from e
+    with _new_snapshot(path, driver) as (_, store):
+        every_type = EveryType(len(store.ext_types()))
+        key = Timeseries(store.snapshot(), params, every_type).first()
     return None if key is None else keys.decode_timestamp(key, keys.TYPE_BYTES)
 
 
@@ -240,8 +216,134 @@ def _encoded(selection: Selection) -> tuple[bytes, bytes]:
     )
 
 
-def _runs(numbers: Sequence[int]) -> list[TypeRun]:
+def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
     """Ascending type numbers as runs."""
     array = np.array(numbers)
     parts = np.split(array, np.flatnonzero(np.diff(array) != 1) + 1)
-    return [TypeRun(int(i[0]), int(i[-1])) for i in parts]
+    return [(int(i[0]), int(i[-1])) for i in parts]
+
+
+# --- slices of time -----------------------------------------------------------------------
+
+
+def split(store: Store, start: bytes, stop: bytes, n_slices: int) -> list[tuple[bytes, bytes]]:
+    """Split a range of timestamps into slices with about the same number of sessions each.
+
+    Session ids rise with time, almost without gaps. So a few look-ups find the middle of a server's
+    sessions, however unevenly they are spread over time.
+
+    The range is from ``start`` up to but not including ``stop``, both encoded; empty: no bound. The
+    slices, at most ``n_slices``, are ranges in order.
+    """
+    snapshot = store.snapshot()
+    samples: list[tuple[bytes, float]] = []
+    for server in ext_servers(store) if n_slices > 1 else ():
+        first, last = server.first_session, server.last_session
+        prefix = keys.encode_int(server.server_id)
+        if start:
+            first = _bisect(snapshot, prefix, first, last, start)
+        if stop:
+            last = _bisect(snapshot, prefix, first, last, stop)
+        n_probes = min(limits.PROBES * n_slices, last - first + 1)
+        for i in range(n_probes):
+            session = first + i * (last - first + 1) // n_probes
+            timestamp = _timestamp(snapshot, prefix, session)
+            if timestamp is not None and timestamp > start and (not stop or timestamp < stop):
+                samples.append((timestamp, (last - first + 1) / n_probes))
+    edges = [start, *_quantiles(samples, n_slices), stop]
+    return list(pairwise(edges))
+
+
+def _quantiles(samples: list[tuple[bytes, float]], n_slices: int) -> list[bytes]:
+    """Timestamps that split weighted ones into parts of about the same weight."""
+    samples.sort()
+    share = sum(weight for _, weight in samples) / n_slices
+    found: list[bytes] = []
+    passed = 0.0
+    for timestamp, weight in samples:
+        is_due = passed >= share * (len(found) + 1) and len(found) < n_slices - 1
+        if is_due and (not found or timestamp > found[-1]):
+            found.append(timestamp)
+        passed += weight
+    return found
+
+
+def _bisect(snapshot: Snapshot, server: bytes, first: int, last: int, timestamp: bytes) -> int:
+    """First session of a server in ``first`` to ``last`` that is not before a timestamp."""
+    while first < last:
+        middle = (first + last) // 2
+        found = _timestamp(snapshot, server, middle)
+        if found is not None and found < timestamp:
+            first = middle + 1
+        else:
+            last = middle
+    return first
+
+
+def _timestamp(snapshot: Snapshot, server: bytes, session: int) -> bytes | None:
+    """Timestamp of a server's session with this id, or of those before it.
+
+    Passes over all that was deleted in between: unlike a query's look-up (``Snapshot.find_block``),
+    it needs the session before it, and delays no other client.
+    """
+    iterator = snapshot.iterator("server")
+    iterator.seek_for_prev(server + keys.encode_int(session))
+    key: bytes | None = iterator.key()
+    if key is not None and key.startswith(server):
+        timestamp: bytes = iterator.value()
+        return timestamp
+    with snapshot.errors():
+        iterator.status()
+    return None
+
+
+# --- servers ------------------------------------------------------------------------------
+
+
+class StoreServers(NamedTuple):
+    """Servers of a store at one moment, for readers that continue after events that they have.
+
+    Attributes:
+        events: number of events, an estimate.
+        servers: sessions of each server.
+        histories: the last history that each server registered.
+        timestamps: of the requested sessions, if they are there.
+    """
+
+    events: int
+    servers: Mapping[int, ServerInfo]
+    histories: Mapping[int, History]
+    timestamps: Mapping[int, Timestamp]
+
+    def events_after(self, sessions: Mapping[int, int]) -> int:
+        """Number of events after a session of each server, an estimate."""
+        n_all = sum(i.last_session - i.first_session + 1 for i in self.servers.values())
+        n_after = sum(
+            max(0, i.last_session - max(sessions.get(server, 0), i.first_session - 1))
+            for server, i in self.servers.items()
+        )
+        return -(-self.events * n_after // max(n_all, 1))
+
+    def time_after(self, timestamps: Mapping[int, int]) -> Interval:
+        """Time of the events after a timestamp of each server, in microseconds.
+
+        Timestamps of a server never go back.
+        """
+        if not self.servers.keys() <= timestamps.keys():
+            return Interval()
+        return Interval(min((timestamps[i] for i in self.servers), default=None))
+
+
+def find_servers(path: Path, driver: DriverProcess, sessions: Mapping[int, int]) -> StoreServers:
+    """Find the servers of a store, and the time of a session of each; raises as :func:`plan`."""
+    with _new_snapshot(path, driver) as (_, store):
+        type_ids = {i: name for i, name in store.ext_types() if history.is_history(name)}
+        events = [keys.decode_event(*row, type_ids) for _, row in store.ext_latest(type_ids)]
+        snapshot = store.snapshot()
+        stored = {i: snapshot.find_session(i, session) for i, session in sessions.items()}
+        return StoreServers(
+            store.n_events(),
+            {i.server_id: i for i in ext_servers(store)},
+            history.read_all(events),
+            {i: keys.decode_timestamp(key) for i, key in stored.items() if key is not None},
+        )

@@ -14,8 +14,8 @@ import pytest
 from click.testing import CliRunner
 
 from mariner.cli import main
-from mariner_spark.cli.spark import reason, without_secrets
-from mariner_spark.lake import derived
+from mariner_spark.cli import reason, without_secrets
+from mariner_spark.lake import maintenance
 from mariner_spark.lake.tables import EVENTS, Lake
 from tests.spark.lake.support import append, opened, parquet_files
 from tests.spark.support import fill, plain_events
@@ -44,7 +44,7 @@ def python(code: str) -> Result:
 def lake(tmp_path: Path) -> Path:
     for begin in range(0, 100, 10):
         append(tmp_path / "lake", plain_events(100)[begin : begin + 10])
-    derived.update(str(tmp_path / "lake"))
+    maintenance.update(str(tmp_path / "lake"))
     return tmp_path / "lake"
 
 

@@ -13,7 +13,7 @@ from typing import Final
 
 import pyspark
 
-from mariner_spark import java
+from mariner_spark import session
 from mariner_spark.session import SHORT_WORK_OPTIONS
 
 MASTER: Final = "local-cluster[1,2,1024]"
@@ -65,8 +65,8 @@ def _environment() -> dict[str, str]:
     """As of someone who has pyspark installed, and no checkout."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     return environment | {
-        "JAVA_HOME": str(java.make_home(java.find_java())),
+        "JAVA_HOME": str(session.make_home(session.find_java())),
         "PYSPARK_PYTHON": sys.executable,
-        "SPARK_HOME": str(java.make_spark_home()),
+        "SPARK_HOME": str(session.make_spark_home()),
         "SPARK_LOCAL_IP": "127.0.0.1",
     }

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mariner_spark.errors import LakeError
-from mariner_spark.lake import derived
-from mariner_spark.lake.compact import compact
+from mariner_spark.lake import maintenance
+from mariner_spark.lake.maintenance import compact
 from tests.spark.lake.support import append, opened, stored
 from tests.spark.support import plain_events, rows_of
 
@@ -61,7 +61,7 @@ def work_beside(root: Path, seconds: float) -> Readers:
         orphan = root / "events" / "date=2025-01-01" / f"orphan-{time.monotonic_ns()}.parquet"
         orphan.write_bytes(b"")
         os.utime(orphan, (0, 0))
-        derived.update(path)
+        maintenance.update(path)
         compact(path, is_by_type=is_by_type)
         assert not orphan.exists()
 

@@ -11,13 +11,11 @@ from hypothesis import given, settings
 
 from eventer_bridge.model import Event
 from mariner_spark import schema
-from mariner_spark.lake import positions
-from mariner_spark.lake.positions import Position
+from mariner_spark.lake import writer
 from mariner_spark.lake.tables import EVENTS, Lake
-from mariner_spark.lake.writer import Written, write_new
+from mariner_spark.lake.writer import Position, Written, write_new
 from mariner_spark.lake.writer import append as append_files
-from mariner_spark.source.columns import make_batch
-from mariner_spark.source.event_rows import EventRows
+from mariner_spark.source.rows import EventRows, make_batch
 from tests.spark.support import COLUMNS, Row, in_order, many_events
 
 
@@ -51,7 +49,7 @@ class Batch(NamedTuple):
 def write(root: Path | str, *parts: Sequence[Event], value_path: str | None = None) -> Batch:
     """Write events, a task for each part; creates the lake."""
     lake = Lake(str(root))
-    base = positions.find_all(lake.create(EVENTS, value_path))
+    base = writer.positions_of(lake.create(EVENTS, value_path))
     return Batch(base, [write_new(lake, base, _batches, part) for part in parts])
 
 

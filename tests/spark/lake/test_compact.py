@@ -13,10 +13,9 @@ from deltalake.transaction import AddAction
 
 from mariner_spark import limits
 from mariner_spark.errors import LakeError
-from mariner_spark.lake import derived
-from mariner_spark.lake.compact import compact
-from mariner_spark.lake.files import write
-from mariner_spark.lake.info import info
+from mariner_spark.lake import maintenance
+from mariner_spark.lake.maintenance import compact, info
+from mariner_spark.lake.tables import write_rows as write
 from tests.spark.lake.beside import SIZE, work_beside
 from tests.spark.lake.support import append, commit, draw_events, named, opened, stored
 from tests.spark.lake.support import write as write_files
@@ -38,7 +37,7 @@ def test_the_same_rows_in_fewer_files(tmp_path: Path, is_by_type: bool) -> None:
     drawn.sort(key=lambda i: i.id.session)
     for begin in range(0, len(drawn), 10):
         append(tmp_path, drawn[begin : begin + 10])
-    derived.update(str(tmp_path))
+    maintenance.update(str(tmp_path))
     before = len(named(tmp_path))
     done = compact(str(tmp_path), is_by_type=is_by_type)
     assert done.deleted == 0
@@ -86,9 +85,9 @@ def test_of_two_at_once_one_counts(
             append(tmp_path, plain_events(300))
         return write(*arguments, **options)
 
-    monkeypatch.setattr("mariner_spark.lake.compact.write", compact_between)
+    monkeypatch.setattr("mariner_spark.lake.tables.write_rows", compact_between)
     done = compact(str(tmp_path), is_by_type=is_by_type)
-    assert (n_writes, done.replaced) == (2, 0)
+    assert (n_writes, done.replaced) == (3, 0)  # a write is of new events
     assert stored(tmp_path) == rows_of(plain_events(300))
 
 
@@ -110,7 +109,7 @@ def test_the_vacuum_leaves_what_may_be_used(tmp_path: Path) -> None:
     """Files of readers and of writers, until they are old; of the table, always."""
     for n in (100, 200):
         append(tmp_path, plain_events(n))
-    derived.update(str(tmp_path))
+    maintenance.update(str(tmp_path))
     age(tmp_path, 3)
     reader = opened(tmp_path).to_pyarrow_dataset()
     pending = write_files(tmp_path, plain_events(300))
@@ -173,7 +172,7 @@ def test_a_table_with_rows_that_are_not_in_its_files_is_refused(
     append(tmp_path, plain_events(10))
     opened(tmp_path).alter.add_feature(feature, allow_protocol_versions_increase=True)
     message = f"another tool changed table events: it needs {name}$"
-    for work in (compact, info, derived.update):
+    for work in (compact, info, maintenance.update):
         with pytest.raises(LakeError, match=message):
             work(str(tmp_path))
 

@@ -17,8 +17,8 @@ import pytest
 from eventer_bridge.model import Event
 from mariner_spark import limits, times
 from mariner_spark.errors import LakeError, OptionError
-from mariner_spark.lake.info import count, info
 from mariner_spark.lake.ingest import ingest
+from mariner_spark.lake.maintenance import count, info
 from tests.spark.lake.support import draw_events, named, opened, stored, wait_until
 from tests.spark.source.test_network import served
 from tests.spark.support import rows_of

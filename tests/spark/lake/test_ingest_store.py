@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from eventer_bridge.model import Timestamp
 from mariner_spark import limits
 from mariner_spark.errors import LakeError, OptionError, ProcessKilledError
-from mariner_spark.lake.info import info
 from mariner_spark.lake.ingest import ingest_store
+from mariner_spark.lake.maintenance import info
 from tests.spark.lake.support import draw_events, named, opened, stored
 from tests.spark.lake.test_ingest import registering
 from tests.spark.support import fill, plain_events, rows_of

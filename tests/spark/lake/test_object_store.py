@@ -19,10 +19,9 @@ from pyspark.sql import SparkSession
 import mariner_spark
 from mariner.cli import main
 from mariner_spark.errors import LakeError
-from mariner_spark.lake import derived
-from mariner_spark.lake.compact import compact
-from mariner_spark.lake.info import info
+from mariner_spark.lake import maintenance
 from mariner_spark.lake.ingest import ingest_store
+from mariner_spark.lake.maintenance import compact, info
 from mariner_spark.lake.tables import Lake
 from tests.spark.lake.support import append, opened, stored, write
 from tests.spark.lake.test_ingest import registering, values
@@ -68,7 +67,7 @@ def test_writers_at_once_compaction_and_reports(
     assert rows_by_spark(mariner_spark.read(spark, lake=root, servers=7)) == rows_of(
         plain_events(200)
     )
-    derived.update(root, is_new=True)
+    maintenance.update(root, is_new=True)
     assert DeltaTable(f"{root}/values").count() == 260
 
     result = CliRunner().invoke(main, ["report", "top", "--lake", root, "--out", str(tmp_path)])

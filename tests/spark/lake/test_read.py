@@ -17,10 +17,10 @@ import mariner_spark
 import mariner_spark.lake
 from mariner_spark import type_path
 from mariner_spark.errors import LakeError, OptionError
-from mariner_spark.lake import derived
-from mariner_spark.lake.compact import compact
+from mariner_spark.lake import maintenance
+from mariner_spark.lake.maintenance import compact
 from mariner_spark.lake.tables import EVENTS, VALUES, Lake
-from mariner_spark.lake_reader import read
+from mariner_spark.reader import read_events
 from tests.spark.lake.support import append, draw_events, opened
 from tests.spark.support import COLUMNS, in_order, plain_events, rows_of
 from tests.spark.support import read as rows_by_spark
@@ -37,7 +37,7 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         append(root, EVENTS_OF_DAYS[:end])
         if end == 600:
             compact(str(root))
-    derived.update(str(root))
+    maintenance.update(str(root))
     monkeypatch.chdir(tmp_path)
     return root
 
@@ -172,7 +172,7 @@ def test_versions(spark: SparkSession, lake: Path) -> None:
 
 
 def test_a_derived_table(spark: SparkSession, lake: Path) -> None:
-    frame = read(spark, str(lake), VALUES)
+    frame = read_events(spark, str(lake), table=VALUES)
     assert frame.columns == ["type_path", "timestamp", "value"]
     assert frame.count() == 1_000
 

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from eventer_bridge.backends.history import History, HistorySpan
 from mariner_spark import limits
 from mariner_spark.errors import LakeError, OptionError
-from mariner_spark.lake import ingest, positions
-from mariner_spark.lake.compact import compact
-from mariner_spark.lake.positions import Position
+from mariner_spark.lake import ingest, writer
+from mariner_spark.lake.ingest import processes
+from mariner_spark.lake.maintenance import compact
 from mariner_spark.lake.tables import EVENTS, Lake
-from mariner_spark.processes import processes
+from mariner_spark.lake.writer import Position
 from tests.spark.lake.support import (
     append,
     commit,
@@ -37,7 +37,7 @@ SESSION = 10  # events of one in plain_events
 
 
 def position(root: Path, server: int) -> Position | None:
-    return positions.find(opened(root), server)
+    return writer.position_of(opened(root), server)
 
 
 def test_values_are_of_one_path(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_ingestions_that_commit_at_the_same_moment(
 ) -> None:
     """Both have seen the same positions; Delta lets one pass."""
     written = [write(tmp_path, plain_events(n)) for n in (100, 110)]
-    find, n_finds = positions.find, 0
+    find, n_finds = writer.position_of, 0
 
     def commit_between(events: DeltaTable, server: int) -> Position | None:
         nonlocal n_finds
@@ -111,7 +111,7 @@ def test_ingestions_that_commit_at_the_same_moment(
             commit(tmp_path, written[0])
         return found
 
-    monkeypatch.setattr(positions, "find", commit_between)
+    monkeypatch.setattr(writer, "position_of", commit_between)
     with pytest.raises(LakeError, match="another ingestion added events of server 7"):
         commit(tmp_path, written[1])
     assert n_finds == 3
@@ -127,7 +127,7 @@ def test_ingestions_of_different_servers_do_not_disturb_each_other(
     with ThreadPoolExecutor(n_writers) as pool:
         list(pool.map(partial(commit, tmp_path), written))
     assert stored(tmp_path) == rows_of([event for part in parts for event in part])
-    assert sorted(positions.find_servers(opened(tmp_path))) == list(range(n_writers))
+    assert sorted(writer.servers_of(opened(tmp_path))) == list(range(n_writers))
 
 
 def test_a_commit_whose_answer_was_lost(tmp_path: Path) -> None:
@@ -208,9 +208,9 @@ def test_positions_are_kept(server: int, name: UUID, number: int) -> None:
         for given_position in (Position(number // 2, 1, 0), reached):
             table_ = lake.create(EVENTS)
             found = {server: given_position}
-            assert lake.commit(table_, EVENTS, [], positions.transactions(table_, found))
+            assert lake.commit(table_, EVENTS, [], writer.transactions(table_, found))
             lake.open().create_checkpoint()
-            assert positions.find_all(lake.open()) == found
+            assert writer.positions_of(lake.open()) == found
 
 
 HISTORIES = [f"{i:08}-0000-4000-8000-000000000000" for i in range(3)]

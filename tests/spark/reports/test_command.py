@@ -18,7 +18,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from eventer_bridge.model import Event, EventId, JsonPayload, Timestamp
 from mariner_spark import type_path
 from mariner_spark.cli.report import NAMES
-from mariner_spark.reports.catalogue import REPORTS
+from mariner_spark.reports.generate import REPORTS
 from tests.spark.lake.support import append
 from tests.spark.reports.support import COLUMNS, N_EVENTS, Reported, run_report, shape, table
 from tests.spark.source.test_network import served

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from mariner_spark import limits
 from mariner_spark.cli.report import NAMES
 from mariner_spark.reports import formats
-from mariner_spark.reports.catalogue import REPORTS
+from mariner_spark.reports.generate import REPORTS
 from tests.spark.reports.nasty import nasty_store
 from tests.spark.reports.oracle import Asked, Oracle, Rows
 from tests.spark.reports.support import run_report, table

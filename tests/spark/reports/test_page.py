@@ -21,10 +21,10 @@ import pytest
 import vl_convert
 
 from mariner_spark import limits
-from mariner_spark.java import cache_folder
 from mariner_spark.reports import page
-from mariner_spark.reports.catalogue import REPORTS
+from mariner_spark.reports.generate import REPORTS
 from mariner_spark.reports.page import Fact, Section
+from mariner_spark.session import cache_folder
 from tests.spark.reports.support import T0, at
 
 HOSTILE: Final = (

@@ -12,11 +12,11 @@ import mariner_spark
 from eventer_bridge.model import EventType
 from eventer_bridge.subscription import Subscription
 from mariner_spark import times, type_path
-from mariner_spark.conditions import matches, type_bounds
-from mariner_spark.reports import reading
-from mariner_spark.reports.catalogue import REPORTS, ReportSettings
+from mariner_spark.reader import matches, type_bounds
+from mariner_spark.reports import generate
 from mariner_spark.reports.events import Span, extent_of, prepare
-from mariner_spark.reports.reading import EventSource, ReportFilter
+from mariner_spark.reports.generate import REPORTS, ReportJob
+from mariner_spark.reports.views import ReportSettings
 from tests.spark.lake.support import append
 from tests.spark.reports.support import N_EVENTS, Reported, S, table
 from tests.spark.support import event_types, few, not_simplest, plain_events
@@ -72,9 +72,9 @@ def test_the_last_event_of_all(spark: SparkSession, reported: Reported, tmp_path
     append(tmp_path / "lake", stored)
     last = times.to_us(stored[-1].timestamp)
     for source in (
-        EventSource("", arguments={"store": reported.store}),
-        EventSource("", lake=str(tmp_path / "lake")),
+        {"store": reported.store},
+        {"lake": str(tmp_path / "lake")},
     ):
         for bound, expected in ((None, last), ("2025-01-01T00:00:59", last - 240 * S)):
-            selection = ReportFilter(types=[("no", "such")], last=bound)
-            assert reading.last_us(spark, source, selection) == expected
+            job = ReportJob(source, "", tmp_path, types=[("no", "such")], last=bound)
+            assert generate.last_us(spark, job) == expected

@@ -10,13 +10,14 @@ from pyspark.sql import DataFrame, SparkSession
 
 from mariner_spark import limits, times
 from mariner_spark.reports.activity import activity
-from mariner_spark.reports.catalogue import REPORTS, ReportSettings
 from mariner_spark.reports.events import Extent, Span
 from mariner_spark.reports.gaps import gaps
+from mariner_spark.reports.generate import REPORTS
 from mariner_spark.reports.latency import latency
 from mariner_spark.reports.latest import latest
 from mariner_spark.reports.top import top
 from mariner_spark.reports.values import values
+from mariner_spark.reports.views import ReportSettings
 from tests.spark.reports.support import COLUMNS, HOUR, MINUTE, T0, E, S, at, frame, rows, shape
 
 

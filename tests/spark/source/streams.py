@@ -8,7 +8,7 @@ from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql.streaming.datasource import ReadLimit
 
 from mariner_spark import schema
-from mariner_spark.source.batch import MarinerDataSource
+from mariner_spark.source import MarinerDataSource
 from mariner_spark.source.stream import StreamReader
 from tests.spark.support import COLUMNS, Row, in_order
 from tests.support.gateway import Gateway

@@ -16,7 +16,7 @@ from mariner_spark import limits
 from mariner_spark.errors import DataLossError, HistoryError
 from mariner_spark.source import options
 from mariner_spark.source.gateway import GatewayClient as Connection
-from mariner_spark.source.offsets import decode
+from mariner_spark.source.options import decode_offsets as decode
 from mariner_spark.source.stream import StreamReader
 from tests.spark.source.streams import (
     Offset,
@@ -58,7 +58,7 @@ async def register(running: Gateway, begin: int, end: int, *event_type: str) -> 
 def wait_deleted(running: Gateway, offset: Offset, *event_type: str) -> None:
     """Wait until the events of a type up to an offset are gone, and some more."""
     given = options.parse(gateway_options(running)).gateway
-    until = decode(offset)[1]
+    until = decode(offset)[0][1]
     params = QueryTimeseriesParams([event_type], order=Order.ASCENDING)
     with Connection(given) as connection:
         while (first := connection.first(params)) is None or not is_behind(first.id, until):

@@ -17,8 +17,7 @@ from eventer_bridge.model import Event, Timestamp
 from mariner_spark import type_path
 from mariner_spark.errors import OptionError
 from mariner_spark.source import network
-from mariner_spark.source.options import parse
-from mariner_spark.source.selection import Selection
+from mariner_spark.source.options import Selection, parse
 from tests.spark.support import (
     Row,
     count_scanned,

@@ -1,5 +1,6 @@
 """Options: what is wrong is named."""
 
+import inspect
 from pathlib import Path
 
 import msgspec
@@ -7,6 +8,7 @@ import pytest
 
 from mariner_spark import times
 from mariner_spark.errors import OptionError
+from mariner_spark.reader import read
 from mariner_spark.source import options
 from mariner_spark.times import Interval
 from tests.support.certificates import Certificates, make_certificates
@@ -141,11 +143,8 @@ def test_all_options_of_a_stream() -> None:
     addresses = [("a", 99), ("b", 1234), ("::1", 5), ("fe80::1", 99), ("::2", 99)]
     assert [(i.host, i.port) for i in parsed.gateways] == addresses
     assert parsed.selection.servers == frozenset((1, -2))
-    assert parsed.stream == options.StreamOptions(
-        starting=msgspec.json.decode(starting),
-        max_events=10,
-        fails_on_loss=False,
-    )
+    assert parsed.starting_offsets == msgspec.json.decode(starting)
+    assert (parsed.max_events, parsed.fails_on_loss) == (10, False)
 
 
 def test_the_last_day_is_a_whole_one() -> None:
@@ -214,3 +213,19 @@ def test_all_options_of_a_gateway(certificates: Certificates) -> None:
 @pytest.fixture
 def certificates(tmp_path: Path) -> Certificates:
     return make_certificates(tmp_path / "certificates")
+
+
+def test_the_tables_of_the_readme() -> None:
+    text = (Path(__file__).parents[3] / "spark" / "README.md").read_text(encoding="utf-8")
+    for of_streams in False, True:
+        rows = options.table(of_streams=of_streams)
+        assert len(rows) > 2
+        assert [row for row in rows if row not in text.splitlines()] == []
+
+
+def test_the_arguments_of_read() -> None:
+    others = {"spark", "lake", "version", "as_of", "columns"}
+    assert inspect.signature(read).parameters.keys() - others == options.ARGUMENTS.keys()
+    assert read.__doc__ is not None
+    for name in options.ARGUMENTS:
+        assert f"\n    {name}: " in read.__doc__

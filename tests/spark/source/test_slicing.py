@@ -7,7 +7,7 @@ from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.commit import Commit
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.model import Event, EventId, Timestamp
-from mariner_spark.source import slicing
+from mariner_spark.source.store import split
 from tests.spark.support import fill
 
 
@@ -29,7 +29,7 @@ def test_slices_share_the_work_where_much_was_deleted_before(tmp_path: Path) -> 
                 commit.batch.delete(key, store.handle("session"))
                 commit.batch.delete(key[keys.TIMESTAMP_BYTES :], store.handle("server"))
         store.ext_write_synced(commit)
-        slices = slicing.split(store, encoded(1_201), encoded(1_601), 4)
+        slices = split(store, encoded(1_201), encoded(1_601), 4)
     finally:
         store.ext_close()
     edges = [start for start, _ in slices] + [encoded(1_601)]

@@ -12,8 +12,8 @@ from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.errors import StorageError
 from mariner_spark import limits
 from mariner_spark.errors import SnapshotError
-from mariner_spark.source import driver_process, snapshots
-from mariner_spark.source.driver_process import DriverProcess
+from mariner_spark.source import snapshots
+from mariner_spark.source.snapshots import DriverProcess
 from tests.spark.support import fill, plain_events
 
 
@@ -29,7 +29,7 @@ def names(path: Path) -> set[str]:
 
 def test_a_store_that_nobody_has_open_is_linked_and_not_changed(path: Path) -> None:
     before = {i.name: i.stat().st_mtime_ns for i in path.iterdir()}
-    snapshot = snapshots.create(path, driver_process.of_this_process())
+    snapshot = snapshots.create(path, snapshots.this_driver())
     after = {i.name: i.stat().st_mtime_ns for i in path.iterdir() if i != snapshot}
     assert after == before
     linked = {i.name: i.stat().st_ino for i in snapshot.glob("*.sst")}
@@ -44,7 +44,7 @@ def test_a_store_that_nobody_has_open_is_linked_and_not_changed(path: Path) -> N
 
 
 def test_snapshots_of_drivers_that_are_gone_are_removed(path: Path) -> None:
-    me = driver_process.of_this_process()
+    me = snapshots.this_driver()
     other_life = me._replace(started=me.started - 1)
     gone = snapshots.create(path, other_life)
     elsewhere = snapshots.create(path, me._replace(node="else-where"))
@@ -60,7 +60,7 @@ def test_snapshots_of_drivers_that_are_gone_are_removed(path: Path) -> None:
 def test_another_read_removes_what_is_being_looked_at(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    me = driver_process.of_this_process()
+    me = snapshots.this_driver()
     gone = snapshots.create(path, me._replace(started=me.started - 1))
     listed = list(os.scandir(path))
     shutil.rmtree(gone)
@@ -70,7 +70,7 @@ def test_another_read_removes_what_is_being_looked_at(
 
 def test_the_oldest_of_very_many_are_removed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MAX_SNAPSHOTS", 3)
-    me = driver_process.of_this_process()
+    me = snapshots.this_driver()
     made = [snapshots.create(path, me) for _ in range(3)]
     for used, snapshot in zip((100, 200, 300), made, strict=True):
         os.utime(snapshot, (used, used))
@@ -80,7 +80,7 @@ def test_the_oldest_of_very_many_are_removed(path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_machine_without_the_store_is_told(path: Path) -> None:
-    snapshot = snapshots.create(path, driver_process.of_this_process())
+    snapshot = snapshots.create(path, snapshots.this_driver())
     path.rename(path.parent / "elsewhere")
     message = rf"^{path}: is not on this machine \(.+\), which is to read it: every machine of a"
     with pytest.raises(SnapshotError, match=message):
@@ -90,8 +90,8 @@ def test_a_machine_without_the_store_is_told(path: Path) -> None:
 def test_a_driver_removes_its_own_when_it_ends(path: Path) -> None:
     code = (
         "import sys, pathlib\n"
-        "from mariner_spark.source import driver_process, snapshots\n"
-        "me = driver_process.of_this_process()\n"
+        "from mariner_spark.source import snapshots\n"
+        "me = snapshots.this_driver()\n"
         "assert snapshots.create(pathlib.Path(sys.argv[1]), me).is_dir()\n"
         "print(me.folder)\n"
     )
@@ -114,7 +114,7 @@ def test_where_no_snapshot_can_be_made_is_told(path: Path, monkeypatch: pytest.M
     with pytest.raises(
         StorageError, match="no snapshot can be made in it: Operation not permitted"
     ):
-        snapshots.create(path, driver_process.of_this_process())
+        snapshots.create(path, snapshots.this_driver())
     assert names(path) == set()
 
 
@@ -131,6 +131,6 @@ def test_a_store_that_changes_meanwhile_is_tried_again(
         link(source, target)
 
     monkeypatch.setattr(os, "link", link_and_change)
-    snapshot = snapshots.create(path, driver_process.of_this_process())
+    snapshot = snapshots.create(path, snapshots.this_driver())
     assert (snapshot / "MANIFEST-999999").exists()
     assert names(path) == {snapshot.name}

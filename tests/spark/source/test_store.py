@@ -23,8 +23,8 @@ from eventer_bridge.model import Event, EventId, EventType, Timestamp
 from eventer_bridge.subscription import Subscription
 from mariner_spark import limits, schema, times, type_path
 from mariner_spark.errors import OptionError, SnapshotError
-from mariner_spark.source import driver_process, store, store_servers
-from mariner_spark.source.selection import Selection
+from mariner_spark.source import snapshots, store
+from mariner_spark.source.options import Selection
 from mariner_spark.times import Interval
 from tests.spark.support import (
     EXAMPLES,
@@ -46,7 +46,7 @@ ARROW_SCHEMA = schema.arrow_schema(schema.SCHEMA)
 def read_partitions(
     path: Path, selected: Selection, n_partitions: int | None = None
 ) -> list[list[Row]]:
-    me = driver_process.of_this_process()
+    me = snapshots.this_driver()
     found: list[list[Row]] = []
     for partition in store.plan(path, me, selected, n_partitions):
         batches = list(store.read(partition, selected, ARROW_SCHEMA))
@@ -109,12 +109,12 @@ def test_timestamps_of_sessions_that_came_together(tmp_path: Path) -> None:
         events_store.stage(commit, block, type_ids, new)
         events_store.ext_write_synced(commit)
     events_store.ext_close()
-    me = driver_process.of_this_process()
+    me = snapshots.this_driver()
     for asked, found in (
         ({1: 9, 2: 5, 3: 4}, {1: Timestamp(9, 0), 2: Timestamp(20, 0), 3: Timestamp(20, 0)}),
         ({1: 10, 2: 4, 3: 8, 4: 1}, {}),
     ):
-        assert store_servers.find(path, me, asked).timestamps == found
+        assert store.find_servers(path, me, asked).timestamps == found
 
 
 _ends = st.lists(st.none() | timestamps.map(moment), min_size=2, max_size=2)
@@ -215,7 +215,7 @@ def test_types(plain: Path, types: tuple[EventType, ...], n_types: int) -> None:
 def test_a_damaged_file_is_an_error_not_an_end(plain: Path, tmp_path: Path) -> None:
     shutil.copytree(plain, tmp_path / "store", ignore=shutil.ignore_patterns("spark-*"))
     largest = max((tmp_path / "store").glob("*.sst"), key=lambda i: i.stat().st_size)
-    me = driver_process.of_this_process()
+    me = snapshots.this_driver()
     [partition] = store.plan(tmp_path / "store", me, Selection(), 1)
     with largest.open("r+b") as file:  # a hard link of the snapshot's
         file.seek(largest.stat().st_size // 2)
@@ -225,7 +225,7 @@ def test_a_damaged_file_is_an_error_not_an_end(plain: Path, tmp_path: Path) -> N
 
 
 def test_a_snapshot_that_is_gone_is_told(plain: Path) -> None:
-    [partition] = store.plan(plain, driver_process.of_this_process(), Selection(), 1)
+    [partition] = store.plan(plain, snapshots.this_driver(), Selection(), 1)
     shutil.rmtree(partition.snapshot)
     with pytest.raises(SnapshotError, match=r"is gone: a driver keeps the 64 .* data frame anew"):
         next(store.read(partition, Selection(), ARROW_SCHEMA))
@@ -235,14 +235,14 @@ def test_what_is_no_store_is_named(tmp_path: Path) -> None:
     with pytest.raises(
         OptionError, match=r"^path: .*nothing: not an event store: no such directory"
     ):
-        store.plan(tmp_path / "nothing", driver_process.of_this_process(), Selection(), 1)
+        store.plan(tmp_path / "nothing", snapshots.this_driver(), Selection(), 1)
 
 
 def test_large_payloads_make_small_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "BATCH_BYTES", 1_000)
     stored = plain_events(500)
     fill(tmp_path / "store", stored)
-    [partition] = store.plan(tmp_path / "store", driver_process.of_this_process(), Selection(), 1)
+    [partition] = store.plan(tmp_path / "store", snapshots.this_driver(), Selection(), 1)
     batches: list[pa.RecordBatch] = list(store.read(partition, Selection(), ARROW_SCHEMA))
     assert len(batches) > 5
     assert sum(i.num_rows for i in batches) == 500

@@ -12,9 +12,9 @@ import pytest
 
 from eventer_bridge.model import Event
 from mariner_spark import limits, schema
-from mariner_spark.source import stream_batches
+from mariner_spark.source import stream
 from mariner_spark.source.gateway import GatewayClient, Pages, ReplayRequest
-from mariner_spark.source.stream_batches import StreamPartition
+from mariner_spark.source.stream import StreamPartition
 from tests.spark.source.streams import gateway_options, make_reader, next_offset, read_batch
 from tests.spark.support import fill, plain_events, rows_of
 from tests.support.gateway import gateway
@@ -56,7 +56,7 @@ def read(options: dict[str, str], stored: Sequence[Event]) -> Iterator[tuple[int
     reader = make_reader(options, servers="7", types=TYPE)
     partition = StreamPartition(7, None, stored[-1].id)
     arrow = schema.arrow_schema(reader._schema)
-    for batch in stream_batches.read(reader._options, partition, arrow):
+    for batch in stream.read(reader._options, partition, arrow):
         for row in batch.to_pylist():
             yield row["server"], row["session"], row["instance"]
     reader.stop()

@@ -1,8 +1,11 @@
-"""Rows of a store as Arrow columns: decodes a batch at once, by the layouts in ``keys``."""
+"""Events as Arrow columns: those of a gateway's answer, and rows of a store.
 
-from collections.abc import Callable, Mapping, Sequence
+Rows of a store are decoded a batch at once, by the layouts in ``keys`` of the backend.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, cached_property
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -11,10 +14,108 @@ from numpy.typing import NDArray
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.errors import StoreDamagedError
-from eventer_bridge.model import BinaryPayload, EventType
-from mariner_spark import times
-from mariner_spark.source.columns import BINARY, JSON, to_utf8, type_column
-from mariner_spark.source.selection import Selection
+from eventer_bridge.model import BinaryPayload, Event, EventType, JsonPayload, Timestamp
+from mariner_spark import limits, times, type_path
+from mariner_spark.source.options import Selection
+
+JSON: Final = "json"
+BINARY: Final = "binary"
+
+
+class Rows(Protocol):
+    """Some events. Only the columns that are read are ever built."""
+
+    def column(self, field: pa.Field) -> pa.Array:
+        """The column with the name and the Arrow type of a field."""
+
+
+def make_batch(rows: Rows, schema: pa.Schema) -> pa.RecordBatch:
+    """A batch of the columns of a schema."""
+    return pa.RecordBatch.from_arrays([rows.column(field) for field in schema], schema=schema)
+
+
+def _type_column(field: pa.Field, types: Sequence[EventType], indices: pa.Array) -> pa.Array:
+    """Column ``type`` or ``type_path``, from distinct types and the index of each row's type."""
+    to_value: Any = type_path.encode if field.name == "type_path" else list
+    return pa.array([to_value(i) for i in types], field.type).take(indices)
+
+
+def _to_utf8(text: str) -> bytes:
+    """Text for a column; invalid Unicode (lone surrogates) becomes ``?``."""
+    return text.encode("utf-8", "replace")
+
+
+# --- events of a gateway ------------------------------------------------------------------
+
+
+def event_batches(events: Sequence[Event], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Events in batches of ``limits.BATCH_ROWS``."""
+    for begin in range(0, len(events), limits.BATCH_ROWS):
+        yield make_batch(EventRows(events[begin : begin + limits.BATCH_ROWS]), schema)
+
+
+class EventRows:
+    """Some events, at least one, as :class:`Rows`."""
+
+    def __init__(self, events: Sequence[Event]) -> None:
+        self._events = events
+
+    def column(self, field: pa.Field) -> pa.Array:  # noqa: D102  # Rows
+        if field.name in {"type", "type_path"}:
+            index_of: dict[EventType, int] = {}
+            indices = [index_of.setdefault(i.type, len(index_of)) for i in self._events]
+            return _type_column(field, list(index_of), pa.array(indices))
+        return _EVENT_COLUMNS[field.name](self._events, field.type)
+
+
+def _source_timestamps(events: Sequence[Event], arrow_type: pa.DataType) -> pa.Array:
+    found = [i.source_timestamp for i in events]
+    is_null = np.array([i is None for i in found])
+    return _moments([i or _EPOCH for i in found], arrow_type, is_null)
+
+
+def _moments(
+    timestamps: Sequence[Timestamp],
+    arrow_type: pa.DataType,
+    is_null: NDArray[np.bool_] | None = None,
+) -> pa.Array:
+    s = np.array([i.s for i in timestamps], np.int64)
+    us = np.array([i.us for i in timestamps], np.int64)
+    return pa.array(times.all_to_us(s, us), arrow_type, mask=is_null)
+
+
+def _json(events: Sequence[Event], arrow_type: pa.DataType) -> pa.Array:
+    payloads = [i.payload for i in events]
+    texts = [bytes(i.data) if type(i) is JsonPayload else None for i in payloads]
+    return pa.array(texts, arrow_type)
+
+
+def _binary(
+    events: Sequence[Event], arrow_type: pa.DataType, part: Callable[[BinaryPayload], bytes]
+) -> pa.Array:
+    payloads = [i.payload for i in events]
+    if BinaryPayload not in set(map(type, payloads)):
+        return pa.nulls(len(payloads), arrow_type)
+    parts = [part(i) if isinstance(i, BinaryPayload) else None for i in payloads]
+    return pa.array(parts, arrow_type)
+
+
+_EPOCH: Final = Timestamp(0, 0)
+_KINDS: Final = {JsonPayload: JSON, BinaryPayload: BINARY, type(None): None}
+
+_EVENT_COLUMNS: Final[dict[str, Callable[[Sequence[Event], pa.DataType], pa.Array]]] = {
+    "server": lambda events, i: pa.array([event.id.server for event in events], i),
+    "session": lambda events, i: pa.array([event.id.session for event in events], i),
+    "instance": lambda events, i: pa.array([event.id.instance for event in events], i),
+    "timestamp": lambda events, i: _moments([event.timestamp for event in events], i),
+    "source_timestamp": _source_timestamps,
+    "payload_kind": lambda events, i: pa.array([_KINDS[type(e.payload)] for e in events], i),
+    "payload_json": _json,
+    "payload_type": lambda events, i: _binary(events, i, lambda part: _to_utf8(part.data_type)),
+    "payload_binary": lambda events, i: _binary(events, i, lambda part: part.data),
+}
+
+# --- rows of a store ----------------------------------------------------------------------
 
 
 def _dtype(fields: Mapping[str, str]) -> np.dtype[np.void]:
@@ -26,19 +127,13 @@ _SOURCE: Final = _dtype(keys.TIMESTAMP_FIELDS)
 _SOURCED: Final = keys.SOURCED_HEAD_BYTES
 _SIGN: Final = np.uint64(keys.SIGN_BIT)
 
-_KINDS: Final = {0: None, keys.JSON_FLAG: JSON, keys.BINARY_FLAG: BINARY}
+_KINDS_OF_FLAGS: Final = {0: None, keys.JSON_FLAG: JSON, keys.BINARY_FLAG: BINARY}
 _KNOWN_BITS: Final = keys.SOURCE_FLAG | keys.INDEXED_FLAG
-_IS_KNOWN: Final = np.array([i & ~_KNOWN_BITS in _KINDS for i in range(256)])
+_IS_KNOWN: Final = np.array([i & ~_KNOWN_BITS in _KINDS_OF_FLAGS for i in range(256)])
 
 
 class StoreRows:
-    """Some rows of ``event``; see ``columns.Rows``.
-
-    Args:
-        row_keys: their keys; at least one.
-        values: their values.
-        names: looks up event types by id.
-    """
+    """Some rows of ``event``, at least one, as :class:`Rows`; ``names`` looks up types by id."""
 
     def __init__(
         self,
@@ -51,11 +146,7 @@ class StoreRows:
         self._names = names
 
     def wanted(self, selection: Selection) -> NDArray[np.bool_] | None:
-        """Rows that match a selection by server and source timestamp; the scan did the rest.
-
-        Returns:
-            A mask; None: all rows.
-        """
+        """Mask of the rows that match by server and source timestamp; None: all rows."""
         mask: NDArray[np.bool_] | None = None
         if selection.servers is not None:
             mask = np.isin(_signed(self._keys["server"]), list(selection.servers))
@@ -68,12 +159,8 @@ class StoreRows:
         return mask
 
     def column(self, field: pa.Field) -> pa.Array:
-        """See ``columns.Rows``.
-
-        Raises:
-            StoreDamagedError: a value is damaged.
-        """
-        return _COLUMNS[field.name](self, field)
+        """The column of a field; raises StoreDamagedError."""
+        return _STORE_COLUMNS[field.name](self, field)
 
     def _id(self, field: pa.Field) -> pa.Array:
         return pa.array(_signed(self._keys[field.name]), field.type)
@@ -91,7 +178,7 @@ class StoreRows:
     def _types(self, field: pa.Field) -> pa.Array:
         numbers, indices = np.unique(self._keys["type"], return_inverse=True)
         types = self._names([keys.encode_type_id(int(i)) for i in numbers])
-        return type_column(field, types, pa.array(indices))
+        return _type_column(field, types, pa.array(indices))
 
     def _json(self, field: pa.Field) -> pa.Array:
         begins = np.where(self._has_source, _SOURCED, keys.VALUE_HEAD_BYTES)
@@ -105,7 +192,7 @@ class StoreRows:
     def _binary(self, field: pa.Field) -> pa.Array:
         if field.name == "payload_binary":
             return pa.array([i and i.data for i in self._binary_payloads], field.type)
-        return pa.array([i and to_utf8(i.data_type) for i in self._binary_payloads], field.type)
+        return pa.array([i and _to_utf8(i.data_type) for i in self._binary_payloads], field.type)
 
     @cached_property
     def _binary_payloads(self) -> list[BinaryPayload | None]:
@@ -153,25 +240,21 @@ class StoreRows:
         return us, has_source
 
 
-_COLUMNS: Final[dict[str, Callable[[StoreRows, pa.Field], pa.Array]]] = {
-    "server": StoreRows._id,
-    "session": StoreRows._id,
-    "instance": StoreRows._id,
-    "type": StoreRows._types,
-    "type_path": StoreRows._types,
+_STORE_COLUMNS: Final[dict[str, Callable[[StoreRows, pa.Field], pa.Array]]] = {
+    **dict.fromkeys(("server", "session", "instance"), StoreRows._id),
+    **dict.fromkeys(("type", "type_path"), StoreRows._types),
     "timestamp": StoreRows._timestamp,
     "source_timestamp": StoreRows._source_timestamp,
     "payload_kind": StoreRows._kind,
     "payload_json": StoreRows._json,
-    "payload_type": StoreRows._binary,
-    "payload_binary": StoreRows._binary,
+    **dict.fromkeys(("payload_type", "payload_binary"), StoreRows._binary),
 }
 
 
 @cache
 def _kinds_of_flags() -> pa.Array:
     """Kinds of payloads by flags; not made on import, because ``pa.array`` imports pandas."""
-    return pa.array([_KINDS.get(i & keys.PAYLOAD_FLAGS) for i in range(256)])
+    return pa.array([_KINDS_OF_FLAGS.get(i & keys.PAYLOAD_FLAGS) for i in range(256)])
 
 
 def _signed(biased: NDArray[Any]) -> NDArray[np.int64]:

@@ -1,0 +1,322 @@
+"""Maintenance of a lake: compaction, the derived tables, and a summary.
+
+``latest`` has the last event of each type, with the columns of ``events``; ``values`` has type,
+time and number of the events with a number. Each has an application transaction: the version of
+``events`` that it includes. An update reads the files that later commits added, and commits its
+rows together with the new version. Where these files do not tell everything, because the log or a
+vacuum no longer has them, or somebody deleted events, it makes the table anew.
+"""
+
+import dataclasses
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby
+from operator import itemgetter
+from typing import Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable, Transaction
+from deltalake.transaction import RemoveAction
+
+from mariner_spark import limits, times
+from mariner_spark.errors import LakeError
+from mariner_spark.lake import tables
+from mariner_spark.lake.tables import EVENTS, LATEST, ORDER, TABLES, VALUES, Lake, arrow_schema
+from mariner_spark.lake.writer import Position, positions_of
+
+# --- compaction ---------------------------------------------------------------------------
+
+
+class Compacted(msgspec.Struct, frozen=True):
+    """Numbers of files in all tables that were replaced by those written, and deleted."""
+
+    replaced: int
+    written: int
+    deleted: int
+
+
+def compact(
+    path: str, *, grace_hours: int = limits.GRACE_HOURS, is_by_type: bool = False
+) -> Compacted:
+    """Merge small files of a day, and delete files that belong to no table.
+
+    It needs no Spark, and may run beside writers, readers and other compactions. ``vacuum`` of
+    deltalake deletes. Merging is done here rather than by its ``optimize`` (1.6): of two of those
+    at once both succeed, so that rows are there twice, and its z-order compares only the first
+    bytes of texts, so that types with a common beginning stay mixed.
+
+    Args:
+        path: the lake.
+        grace_hours: how long files are kept that belong to no table (any more): longer than the
+            longest query and the longest batch of an ingestion.
+        is_by_type: sort the rows of each day by type and time, rather than by time: every file of
+            ``events`` and ``values`` is written anew.
+
+    Raises:
+        LakeError: there is no lake, or it cannot be read or written.
+    """
+    lake = Lake(path)
+    lake.open()
+    replaced = written = deleted = 0
+    for name in TABLES:
+        if (table := lake.find(name)) is None:
+            continue
+        for group in _groups(table, is_by_type) if name != LATEST else ():
+            n_new = _merge(lake, name, group, is_by_type)
+            replaced += len(group) if n_new else 0
+            written += n_new
+        deleted += len(lake.vacuum(name, grace_hours))
+    return Compacted(replaced, written, deleted)
+
+
+def _groups(table: DeltaTable, is_by_type: bool) -> Iterator[list[str]]:
+    """Files to be merged into one each: of a day, in order of time, as far as they fit."""
+    found = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+    # other tools may write files without statistics: they stay as they are
+    files = [i for i in found if i["num_records"] and i.get("min.timestamp")]
+    order = itemgetter("partition.date", "min.timestamp")
+    for _, of_day in groupby(sorted(files, key=order), itemgetter("partition.date")):
+        group: list[str] = []
+        rows = n_bytes = 0
+        for file in of_day:
+            n_new, size = file["num_records"], file["size_bytes"]
+            is_large = n_new >= limits.FILE_ROWS // 2 or size >= limits.MERGED_BYTES // 2
+            if is_large and not is_by_type:  # two such files do not fit into one
+                continue
+            if group and (rows + n_new > limits.FILE_ROWS or n_bytes + size > limits.MERGED_BYTES):
+                yield group
+                group, rows, n_bytes = [], 0, 0
+            group.append(file["path"])
+            rows, n_bytes = rows + n_new, n_bytes + size
+        yield group
+
+
+def _merge(lake: Lake, name: str, paths: list[str], is_by_type: bool) -> int:
+    """Replace files of a day by one, unless it is one already, or another compaction was faster.
+
+    Returns the number of files that replace them.
+    """
+    if len(paths) < (1 if is_by_type else 2):
+        return 0
+    try:
+        rows = pa.concat_tables(tables.read_rows(lake, name, i) for i in paths)
+    except LakeError as e:
+        if isinstance(e.__cause__, FileNotFoundError):
+            return 0  # and a vacuum followed it
+        raise
+    new = tables.write_rows(lake, name, rows, is_by_type=is_by_type)
+    values, now_ms = dict(new[0].partition_values), int(time.time() * 1000)
+    old = [RemoveAction(i, False, now_ms, None, values) for i in paths]
+    added = [dataclasses.replace(i, data_change=False) for i in new]
+    for _ in range(limits.COMMIT_TRIES):
+        table = lake.open(name)
+        if not set(tables.paths_of(table)).issuperset(paths):
+            break
+        if lake.commit(table, name, [*old, *added]):
+            return len(added)
+    return 0
+
+
+# --- derived tables -----------------------------------------------------------------------
+
+_APP: Final = "mariner/events"
+
+
+class _File(msgspec.Struct):
+    path: str
+    data_change: bool = msgspec.field(name="dataChange")
+
+
+class _Action(msgspec.Struct):
+    """A line of a commit in the log; others do not matter."""
+
+    add: _File | None = None
+    remove: _File | None = None
+
+
+_decode: Final = msgspec.json.Decoder(_Action).decode
+
+
+def update(path: str, *, is_new: bool = False) -> None:
+    """Bring the derived tables of a lake up to date, or make them anew from all events.
+
+    Raises LakeError, as :func:`compact`.
+    """
+    lake = Lake(path)
+    lake.open()
+
+    def bring(name: str) -> None:
+        # until no other commit comes between
+        if not any(_update(lake, name, is_new) for _ in range(limits.COMMIT_TRIES)):
+            raise LakeError(f"{lake}: table {name}: {limits.COMMIT_TRIES} commits failed")
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(bring, (LATEST, VALUES)))
+
+
+def behind(lake: Lake, events: DeltaTable, table: DeltaTable) -> int:
+    """Commits of rows to ``events`` that a derived table does not include yet."""
+    first = _included(table) + 1
+    changes = _changes(lake, first, events.version())
+    return events.version() + 1 - first if changes is None else sum(map(bool, changes))
+
+
+def _update(lake: Lake, name: str, is_new: bool) -> bool:
+    """Have a derived table include all events; false: another commit was faster."""
+    table = lake.create(name)
+    events = lake.open()  # after it: so it has all versions that the table includes
+    first, last = _included(table) + 1, events.version()
+    if first > last and not is_new:
+        return True
+    paths = None if is_new or first == 0 else _added(lake, first, last)
+    if is_new := paths is None:
+        paths = tables.paths_of(events)
+    if name == LATEST and paths:
+        old = (
+            []
+            if is_new
+            else [tables.read_rows(lake, LATEST, path) for path in tables.paths_of(table)]
+        )
+        rows = pa.concat_tables([arrow_schema(LATEST).empty_table(), *old])
+        for path in sorted(paths, reverse=True):  # by time: the others seldom have later events
+            rows = _with_later(lake, rows, path)
+        parts, is_new = iter([rows]), True
+    else:
+        columns, is_number = arrow_schema(VALUES).names, pc.field("value").is_valid()
+        parts = (tables.read_rows(lake, EVENTS, path, columns).filter(is_number) for path in paths)
+    files = [
+        file for rows in parts if rows.num_rows for file in tables.write_rows(lake, name, rows)
+    ]
+    return lake.commit(table, name, files, [Transaction(_APP, last)], replaces_all=is_new)
+
+
+def _added(lake: Lake, first: int, last: int) -> list[str] | None:
+    """Files with the events of some commits; None: they do not tell all that has changed."""
+    changes = _changes(lake, first, last)
+    if changes is None or any(i.remove for commit in changes for i in commit):
+        return None
+    paths = [i.add.path for commit in changes for i in commit if i.add]
+    with lake.errors():
+        found = lake.files(EVENTS).get_file_info(paths)
+    return paths if all(i.is_file for i in found) else None
+
+
+def _changes(lake: Lake, first: int, last: int) -> list[list[_Action]] | None:
+    """What each of some commits to ``events`` changed, without compactions; None: unknown."""
+    files = lake.files(EVENTS)
+    with lake.errors():
+        try:
+            paths = map(tables.log_path, range(first, last + 1))
+            logs = [files.open_input_file(path).read() for path in paths]
+        except FileNotFoundError:  # it is kept for a time
+            return None
+        commits = [[_decode(line) for line in log.splitlines() if line] for log in logs]
+    return [[i for i in j if (file := i.add or i.remove) and file.data_change] for j in commits]
+
+
+def _included(table: DeltaTable) -> int:
+    """The version of ``events`` that a derived table includes; -1: none."""
+    found = table.transaction_version(_APP)
+    return -1 if found is None else found
+
+
+def _with_later(lake: Lake, rows: pa.Table, path: str) -> pa.Table:
+    """Rows of ``latest`` with those of a file of ``events``, read in full only if it has some."""
+    keys = tables.read_rows(lake, EVENTS, path, ["type_path", *ORDER])
+    keys = pa.concat_tables([rows.select(keys.schema.names), keys])
+    keys = keys.append_column("row", [np.arange(keys.num_rows)])
+    keys = keys.sort_by([(i, "ascending") for i in ORDER])
+    last = keys.group_by("type_path", use_threads=False).aggregate([("row", "last")])["row_last"]
+    if last.to_numpy().max(initial=-1) < rows.num_rows:
+        return rows
+    return pa.concat_tables([rows, tables.read_rows(lake, EVENTS, path)]).take(last)
+
+
+# --- summary ------------------------------------------------------------------------------
+
+
+class TableInfo(msgspec.Struct, frozen=True):
+    """A table; ``bytes`` is the size of its files.
+
+    ``behind`` are commits of rows to ``events`` that it lacks, ``unused_files`` those that a vacuum
+    would delete.
+    """
+
+    version: int
+    rows: int
+    files: int
+    bytes: int
+    behind: int
+    unused_files: int
+    unused_bytes: int
+
+
+class LakeInfo(msgspec.Struct, frozen=True):
+    """Summary of a lake; printed by ``mariner lake info --json``.
+
+    Attributes:
+        tables: by name.
+        first: timestamp of the first event, microseconds since 1970; None: there is none. After a
+            compaction the log has it in milliseconds.
+        last: timestamp of the last event.
+        value_path: path of the column ``value``.
+        positions: server to its last event.
+        lag_s: server to the age of that event in seconds, by the clock of this machine; of a server
+            that registers nothing, it grows, although the lake lacks nothing.
+    """
+
+    tables: dict[str, TableInfo]
+    first: int | None
+    last: int | None
+    value_path: str
+    positions: dict[int, Position]
+    lag_s: dict[int, float]
+
+
+def info(path: str, *, grace_hours: int = limits.GRACE_HOURS) -> LakeInfo:
+    """Summarise a lake, from the logs of its tables alone; ``grace_hours`` as for :func:`compact`.
+
+    Raises LakeError, as :func:`compact`.
+    """
+    lake = Lake(path)
+    events = lake.open()
+    known, now_s = positions_of(events), time.time()
+    shown = {}
+    with lake.errors():
+        for name in TABLES:
+            if (table := lake.find(name)) is None:
+                continue
+            unused = lake.files(name).get_file_info(lake.vacuum(name, grace_hours, is_dry=True))
+            size = sum(i.size or 0 for i in unused)
+            n_behind = 0 if name == EVENTS else behind(lake, events, table)
+            shown[name] = TableInfo(table.version(), *_totals(table), n_behind, len(unused), size)
+        files = pa.table(events.get_add_actions(flatten=True)).to_pylist()
+    edges = "min.timestamp", "max.timestamp"
+    moments = [times.from_datetime(i[j]) for i in files for j in edges if i.get(j)]
+    return LakeInfo(
+        tables=shown,
+        first=min(moments, default=None),
+        last=max(moments, default=None),
+        value_path=tables.value_path_of(events),
+        positions=known,
+        lag_s={server: now_s - i.timestamp / 1e6 for server, i in known.items()},
+    )
+
+
+def count(path: str) -> tuple[int, int]:
+    """Number of events and of their files in a lake; 0 if there is none."""
+    lake = Lake(path)
+    events = lake.find()
+    with lake.errors():
+        return (0, 0) if events is None else _totals(events)[:2]
+
+
+def _totals(table: DeltaTable) -> tuple[int, int, int]:
+    """Rows, files and bytes of a table."""
+    files = pa.table(table.get_add_actions())
+    n_rows, n_bytes = (pc.sum(files.column(i)).as_py() or 0 for i in ("num_records", "size_bytes"))
+    return n_rows, files.num_rows, n_bytes
