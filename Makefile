@@ -4,9 +4,9 @@ PYTHON ?= python3
 VENV   := .venv$(if $(filter-out python3,$(PYTHON)),-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'))
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
-# one process more than there are processors, because tests wait for others, but not more than
+# two processes more than there are processors, because tests wait for others, but not more than
 # memory is for; one of them has Spark
-WORKERS := $(shell $(PYTHON) -c 'import os; print(min((os.cpu_count() or 1) + 1, 4))')
+WORKERS := $(shell $(PYTHON) -c 'import os; print(min((os.cpu_count() or 1) + 2, 4))')
 # a process that dies (a test took too long) is not replaced: with loadgroup the run would hang; so
 # it ends, and names the test
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --max-worker-restart 0

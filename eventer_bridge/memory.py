@@ -1,4 +1,4 @@
-"""One account of the memory that a process holds for its peers.
+"""Memory that a process holds for its peers: one account of it, estimates, and bounded caches.
 
 Whatever holds bytes of a peer, or what was decoded or made of them, has a :class:`MemoryShare`:
 what a connection received and did not take, registrations and queries that wait, what its peer has
@@ -9,15 +9,20 @@ When all together hold too much, the owner who holds most loses the largest of i
 means that a connection is closed, until the rest fits. Owners are clients, or addresses until the
 client is known: a client with one large message does not pay for one with a thousand smaller ones.
 
-Belongs to the event loop's thread.
+A :class:`BoundedCache` holds data that is looked up for each event. Peers can invent event types,
+so its entries count by their size, not only by their number.
+
+The account belongs to the event loop's thread, a cache to one thread.
 """
 
 import asyncio
-from collections.abc import Callable
-from typing import Final
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
 from eventer_bridge import limits
+from eventer_bridge.model import EventType, QueryLatestParams, QueryParams, QueryServerParams
 
 
 class _Owner:
@@ -77,7 +82,7 @@ class MemoryShare:
 
 
 class MemoryAccount:
-    """See the module. A process has one (:func:`account_of_process`)."""
+    """Sheds the largest shares when there is too much. See :func:`account_of_process`."""
 
     def __init__(self, max_bytes: int | None = None) -> None:
         self.max_bytes = limits.MAX_MEMORY_BYTES if max_bytes is None else max_bytes
@@ -125,3 +130,78 @@ def account_of_process() -> MemoryAccount:
     if account is None:
         account = _accounts[loop] = MemoryAccount()
     return account
+
+
+def types_bytes(types: Iterable[EventType]) -> int:
+    """Memory of event types, or of what has one each, besides the bytes that they came as."""
+    segments = [*map(len, types)]
+    return len(segments) * limits.EVENT_OBJECT_BYTES + sum(segments) * limits.SEGMENT_BYTES
+
+
+def subscription_bytes(types: Sequence[EventType]) -> int:
+    """Memory of a subscription: of its types, and of what matches all of them at once."""
+    literal_bytes = 2 * limits.SEGMENT_BYTES + len(types) // 8
+    return types_bytes(types) + sum(map(len, types)) * literal_bytes
+
+
+def query_bytes(params: QueryParams, n_bytes: int) -> int:
+    """Memory of a query that waits.
+
+    Args:
+        params: the query.
+        n_bytes: that it came as.
+    """
+    if isinstance(params, QueryServerParams):
+        return n_bytes
+    types = params.event_types or ()
+    n_ids = 0 if isinstance(params, QueryLatestParams) else len(params.ids or ())
+    return n_bytes + types_bytes(types) + n_ids * limits.EVENT_OBJECT_BYTES
+
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+ENTRY_BYTES: Final = 100
+"""Memory of a dict entry besides key and value."""
+
+
+class BoundedCache(Generic[K, V]):
+    """A dict that is cleared before it takes more than ``limits.CACHE_BYTES``.
+
+    Belongs to one thread.
+
+    Attributes:
+        known: the entries; always the same dict, a plain one for fast look-ups.
+    """
+
+    __slots__ = ("_n_bytes", "known")
+
+    def __init__(self) -> None:
+        self.known: dict[K, V] = {}
+        self._n_bytes = 0
+
+    def put(self, key: K, value: V, n_bytes: int) -> None:
+        """Add a new entry, unless it is too large by itself.
+
+        Args:
+            key: its key.
+            value: its value.
+            n_bytes: size of both.
+        """
+        n_bytes += ENTRY_BYTES
+        if n_bytes > limits.CACHE_BYTES:
+            return
+        if self._n_bytes + n_bytes > limits.CACHE_BYTES:
+            self.clear()
+        self._n_bytes += n_bytes
+        self.known[key] = value
+
+    def clear(self) -> None:
+        """Clear the cache."""
+        self.known.clear()
+        self._n_bytes = 0
+
+
+def type_bytes(event_type: EventType) -> int:
+    """Memory of an event type."""
+    return sys.getsizeof(event_type) + sum(map(sys.getsizeof, event_type))

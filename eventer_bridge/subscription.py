@@ -179,7 +179,7 @@ class Subscription:
             or there are too many (``limits``).
 
     Attributes:
-        parts: sets that must all match; for walks (see ``type_trie``).
+        parts: sets that must all match; for walks (see ``rocksdb.types``).
         is_everything: whether every event type matches.
     """
 

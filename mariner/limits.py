@@ -9,6 +9,9 @@ from eventer_bridge import limits
 MAX_INIT_RES_BYTES: Final = 512 << 10
 """Size of an ``init_res``: with the histories of 1,024 servers, whose names are escaped."""
 
+READ_FRAME_BYTES: Final = 512 << 10
+"""Size up to which a registration is read at once, if it is a usual one: 0.5 ms."""
+
 LARGE_FRAME_BYTES: Final = 128 << 10
 """Size above which a message is decoded and handled in slices: a registration of 1,000 events or
 more. Decoding a smaller one takes 2 ms at most."""
@@ -96,6 +99,9 @@ the values afterwards takes up to 8 of Python's 1,000 frames for each."""
 MAX_CONFIGURATION_ERRORS: Final = 100
 """Errors of a file that are told: nobody reads more."""
 
+MAX_VALUE_CHARACTERS: Final = 60
+"""Length of a value in the text of an error."""
+
 MAX_NUMBER_CHARACTERS: Final = 100
 """Length of a number or moment. An integer of YAML with colons takes hours for 1 MB of text."""
 
@@ -107,6 +113,51 @@ MAX_YAML_DIRECTIVES: Final = 100
 
 MIN_DAYS_LEFT: Final = 30
 """Days before a certificate expires, from which on ``mariner check`` warns: a month to renew it."""
+
+# --- client -------------------------------------------------------------------------------
+
+MAX_UNANSWERED: Final = limits.MAX_REGISTRATIONS_IN_FLIGHT
+"""Registrations of a ``ReconnectingClient`` that wait for a connection or an answer; others wait to
+be taken on."""
+
+MAX_NOTIFICATIONS_BYTES: Final = 16 << 20
+"""Notifications that wait for the user. Above it the client stops reading; one more message may
+arrive. A second of a fast gateway's notifications, and little for a program."""
+
+EVENT_BYTES: Final = 512
+"""Size of an event besides its payload: about that of its objects in memory. A batch counts as much
+besides its events, so that a server cannot fill the memory with empty ones, or with marks."""
+
+STALL_TIMEOUT_S: Final = 10.0
+"""How long a request may wait for an answer that cannot be read because notifications are not
+consumed (up to twice as long: this is also the period of the check)."""
+
+BUFFER_BYTES: Final = 1 << 30
+"""Size of a buffer by default: five million small events, half a day without a network at 100
+events/s."""
+
+BUFFER_ROW_BYTES: Final = 128
+"""Size of a registration in a buffer besides its events: its key, times, and their place in the
+file."""
+
+BUFFER_LOCK_TIMEOUT_S: Final = 30.0
+"""Time to wait for another process that writes to the same buffer."""
+
+MAX_BUFFER_GATHERED_BYTES: Final = 16 << 20
+"""Registrations that wait for one sync; those who register more wait."""
+
+MAX_UNDER_WAY: Final = 512
+MAX_UNDER_WAY_BYTES: Final = 8 << 20
+"""Registrations of a buffer in memory on their way to a server: more than it commits at once."""
+
+BUFFER_POLL_S: Final = 0.2
+"""Time until registrations that another process queued are seen."""
+
+BUFFER_RETRY_S: Final = 1.0
+"""After the disk failed, before what was forwarded is taken out again."""
+
+REQUEST_HEAD_BYTES: Final = 1_024
+"""Of a request besides its events."""
 
 # --- memory ---------------------------------------------------------------------------------
 
@@ -212,3 +263,17 @@ the 30 s of ``MAX_STOP_S``."""
 
 MAX_MANIFEST_BYTES: Final = 16 << 20
 """Size of the manifest of a backup: that of 100,000 files, of 64 MB each."""
+
+# --- command line -------------------------------------------------------------------------
+
+MAX_REQUESTS: Final = 64
+"""Pending requests of ``mariner register``; a durable server commits concurrent ones together."""
+
+MAX_QUEUEING: Final = 1_024
+"""Registrations of ``mariner register --buffer`` that wait for one sync."""
+
+MAX_PRINTING_EVENTS: Final = 1_000
+"""Events of ``mariner rsb listen`` that wait to be printed; with more, reading pauses."""
+
+MAX_TABLE_ROWS: Final = 1_000
+"""Events of one table: all are in memory, to find the widths of the columns."""

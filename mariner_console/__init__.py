@@ -3,10 +3,9 @@
 To a gateway it is a client like others, with a name, a token and their rights, and a reader of
 ``/metrics``. ``mariner console`` runs it; the gateway knows nothing of it.
 
-* ``watcher`` reads from one gateway, all the time, whoever looks: ``view`` is what is known of it,
-  ``metrics``, ``alarms`` and ``problems`` are parts of that.
-* ``tail`` and ``type_tree`` are what a page asks for.
-* ``login`` lets in those who have a password; ``server`` serves the pages in ``page``.
+* ``watcher`` reads from one gateway, all the time, whoever looks: ``view`` is what is known of it.
+* ``type_tree`` is what a page asks for.
+* ``gate`` lets in those who have a password; ``server`` serves the pages in ``page``.
 * ``texts`` makes text of what events contain. It is all hostile: nothing of it may become markup,
   a script, or the key of an option of a component (NiceGUI evaluates those that begin with ``:``).
 

@@ -7,19 +7,14 @@ import click
 import uvloop
 
 from eventer_bridge.errors import ConfigurationError
-from mariner.cli.run import EXIT_FAILED, EXIT_USAGE, CommandError, report
+from mariner.cli.run import EXIT_FAILED, EXIT_USAGE, CommandError, fail, report
+from mariner.cli.target import conf_option
 from mariner.gateway import logs
 from mariner_console import config
 
 
 @click.command()
-@click.option(
-    "--conf",
-    "path",
-    type=click.Path(path_type=Path, dir_okay=False),
-    required=True,
-    help="Configuration file (.yaml, .toml or .json).",
-)
+@conf_option("Configuration file (.yaml, .toml or .json).")
 def console(path: Path) -> None:
     """Serve a page that shows gateways: state, rates, types, events, queries.
 
@@ -32,9 +27,7 @@ def console(path: Path) -> None:
     try:
         conf = config.load(path)
     except ConfigurationError as e:
-        for line in str(e).splitlines():
-            report(f"error: {line}")
-        raise SystemExit(EXIT_USAGE) from e
+        fail(str(e))
     try:
         from mariner_console import server  # noqa: PLC0415
     except ModuleNotFoundError as e:

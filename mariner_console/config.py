@@ -15,7 +15,8 @@ from eventer_bridge.core.tokens import Token, TokenConfig, TokenSource, without_
 from eventer_bridge.errors import ConfigurationError, InvalidSubscriptionError
 from eventer_bridge.model import EventType
 from eventer_bridge.subscription import Subscription
-from mariner.gateway.config_decoding import decode, to_path
+from mariner.gateway.config import ClientTlsConfig
+from mariner.gateway.config_file import decode, to_path
 
 
 class PageTls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -44,20 +45,15 @@ class User(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return without_token(self, "password")
 
 
-class GatewayTls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """TLS to a gateway: the CA that verifies it (None: those of this system), our certificate."""
-
-    ca: Path | None = None
-    cert: Path | None = None
-    key: Path | None = None
+class GatewayTls(ClientTlsConfig, frozen=True, forbid_unknown_fields=True):
+    """TLS to a gateway; without ``ca``, those of this system verify it."""
 
 
 class WatchedGateway(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A gateway, and the client that the console is to it.
 
     Attributes:
-        name: what the page calls it.
-        host, port: where it serves Mariner.
+        name: on the page.
         client, token: name and token of the client.
         tls: None: plain TCP.
         metrics: URL of its ``/metrics``; None: there are no rates.
@@ -104,11 +100,7 @@ def load(path: Path) -> ConsoleConfig:
 
 
 def passwords(user: User, key: str) -> tuple[Token, ...]:
-    """The hashes of a user's passwords.
-
-    Raises:
-        ConfigurationError: there is none, or it is not a hash.
-    """
+    """The hashes of a user's passwords; raises ConfigurationError if there is none, or no hash."""
     found = tokens.read(user.password, key)
     if not found or any(i.is_plain for i in found):
         raise ConfigurationError(f"{key}: ***: expected the hash that `mariner token hash` prints")

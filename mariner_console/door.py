@@ -59,9 +59,7 @@ class _WebSocket(WebSocketsSansIOProtocol):
 class BrowserConnection(H11Protocol):
     """A connection: a request at a time, each of which is whole in time.
 
-    Args:
-        server: whose application answers; it has our :func:`settings`.
-        slot: of the connection.
+    Its server has our :func:`settings`.
     """
 
     def __init__(self, server: uvicorn.Server, slot: Slot) -> None:

@@ -15,8 +15,7 @@ from eventer_bridge import net, tls
 from eventer_bridge.net import quota
 from mariner_console import door, limits, page
 from mariner_console.config import ConsoleConfig
-from mariner_console.gate import Gate
-from mariner_console.login import Logins
+from mariner_console.gate import Gate, Logins
 from mariner_console.watcher import Watcher
 
 
@@ -28,11 +27,7 @@ class _Server(uvicorn.Server):
 
 
 async def serve(config: ConsoleConfig, on_listening: Callable[[str], None]) -> None:
-    """Serve the page until SIGTERM or SIGINT.
-
-    Args:
-        config: checked.
-        on_listening: called with the address of the page when it can be reached.
+    """Serve the page until SIGTERM or SIGINT; calls back with its address when it can be reached.
 
     Raises:
         ConfigurationError: a token or certificate cannot be used.

@@ -12,7 +12,6 @@ import msgspec
 from eventer_bridge.model import (
     BinaryPayload,
     Event,
-    EventId,
     EventType,
     JsonPayload,
     Payload,
@@ -20,7 +19,7 @@ from eventer_bridge.model import (
     cut,
 )
 from mariner.cli.run import printable
-from mariner.cli.values import format_event_type
+from mariner.cli.values import format_event_id, format_event_type
 from mariner_console import limits
 
 UNKNOWN: Final = "\N{EN DASH}"
@@ -69,18 +68,13 @@ def unfolded(payload: Payload | None) -> str:
 def of_event(event: Event) -> str:
     """All of an event, in several lines."""
     lines = [
-        f"id                {of_id(event.id)}",
+        f"id                {format_event_id(event.id)}",
         f"type              {shown(format_event_type(event.type), limits.MAX_UNFOLDED_BYTES)}",
         f"timestamp         {event.timestamp.to_iso()}",
     ]
     if event.source_timestamp is not None:
         lines.append(f"source timestamp  {event.source_timestamp.to_iso()}")
     return "\n".join([*lines, "", unfolded(event.payload)])
-
-
-def of_id(event_id: EventId) -> str:
-    """The id of an event, as the command line writes it."""
-    return f"{event_id.server}/{event_id.session}/{event_id.instance}"
 
 
 def numbers(payload: Payload | None) -> dict[str, float]:

@@ -16,15 +16,7 @@ class Leaf(NamedTuple):
 
 
 class Node:
-    """A segment of types.
-
-    Attributes:
-        id: unique in its tree.
-        segment: text of the segment.
-        children: by their segments.
-        n_types: types at or below it.
-        leaf: the type that ends here; None: there is none.
-    """
+    """A segment of types: ``n_types`` are at or below it, ``leaf`` ends here; ``id`` is unique."""
 
     __slots__ = ("children", "id", "leaf", "n_types", "segment")
 
@@ -41,12 +33,7 @@ class Node:
 
 
 class TypeTree:
-    """A tree of at most ``limits.MAX_TYPES`` types.
-
-    Attributes:
-        root: of all types.
-        is_cut: whether there are more.
-    """
+    """A tree of at most ``limits.MAX_TYPES`` types; ``is_cut``: there are more."""
 
     def __init__(self) -> None:
         self.root = Node(0, "")

@@ -1,12 +1,170 @@
-"""What is known of one gateway: pure, filled by ``watcher``, shown by ``page``."""
+"""What is known of one gateway: metrics, alarms of the module ``threshold``, problems in words.
 
+Without I/O: filled by ``watcher``, shown by ``page``.
+"""
+
+import math
 from collections import deque
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, Literal, NamedTuple, TypeAlias
 
-from eventer_bridge.model import Status
+import msgspec
+from prometheus_client.parser import text_string_to_metric_families
+
+from eventer_bridge.model import Event, EventType, JsonPayload, Status, Timestamp
 from mariner_console import limits
-from mariner_console.alarms import Alarms
-from mariner_console.metrics import Scrape, quantile, rate
+from mariner_console.texts import of_number, of_seconds
+
+Labels: TypeAlias = frozenset[tuple[str, str]]
+
+_NO_SERIES: Final[dict[Labels, float]] = {}
+
+
+class Scrape(NamedTuple):
+    """One reading, at a ``time.monotonic()``: values by name of the metric, and by labels."""
+
+    at_s: float
+    series: Mapping[str, Mapping[Labels, float]]
+
+    def value(self, name: str, **labels: str) -> float | None:
+        """The sum of the series of a metric with these labels; None: there is none."""
+        wanted = frozenset(labels.items())
+        values = [v for i, v in self.series.get(name, _NO_SERIES).items() if wanted <= i]
+        return sum(values) if values else None
+
+    def by(self, name: str, label: str) -> dict[str, float]:
+        """The sums of a metric's series by the values of a label."""
+        return {key: value for (key,), value in self.by_all(name, label).items()}
+
+    def by_all(self, name: str, *labels: str) -> dict[tuple[str, ...], float]:
+        """As :meth:`by`, by the values of several labels."""
+        found: dict[tuple[str, ...], float] = {}
+        for series, value in self.series.get(name, _NO_SERIES).items():
+            values = dict(series)
+            if all(i in values for i in labels):
+                key = tuple(values[i] for i in labels)
+                found[key] = found.get(key, 0.0) + value
+        return found
+
+    def text(self, name: str, label: str) -> str | None:
+        """A label of a metric's first series, as of ``mariner_build_info``."""
+        return next((dict(i).get(label) for i in self.series.get(name, _NO_SERIES)), None)
+
+
+def parse(text: str, at_s: float) -> Scrape:
+    """Parse the text format; may run on any thread. Raises ValueError."""
+    series: dict[str, dict[Labels, float]] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            series.setdefault(sample.name, {})[frozenset(sample.labels.items())] = sample.value
+    return Scrape(at_s, series)
+
+
+def rate(now: Scrape, before: Scrape, name: str, **labels: str) -> float | None:
+    """How fast a counter rises, a second; None: it is not there, or began anew."""
+    last, first = now.value(name, **labels), before.value(name, **labels)
+    if last is None or first is None or last < first or now.at_s <= before.at_s:
+        return None
+    return (last - first) / (now.at_s - before.at_s)
+
+
+def quantile(now: Scrape, before: Scrape, name: str, q: float) -> float | None:
+    """A quantile of what a histogram observed between two readings, as Prometheus estimates it.
+
+    At most the last finite bound; None: nothing was observed.
+    """
+    last, first = (i.by(f"{name}_bucket", "le") for i in (now, before))
+    counts = sorted((float(le), count - first.get(le, 0.0)) for le, count in last.items())
+    if not counts or counts[-1][1] <= 0 or min(count for _, count in counts) < 0:
+        return None
+    rank = q * counts[-1][1]
+    lower, below = 0.0, 0.0
+    for bound, count in counts:
+        if count >= rank and count > below:
+            if math.isinf(bound):
+                return lower
+            return lower + (bound - lower) * (rank - below) / (count - below)
+        lower, below = bound, count
+    return lower
+
+
+# --- alarms -------------------------------------------------------------------------------
+
+
+class _Content(msgspec.Struct):
+    state: Literal["RAISED", "CLEARED"]
+    value: float | int | None = None
+    limit: float | int | None = None
+
+
+class Alarm(NamedTuple):
+    """A raised alarm."""
+
+    type: EventType
+    since: Timestamp
+    value: float | None
+    limit: float | None
+
+
+class Alarms:
+    """The raised alarms of a gateway, as far as they fit; ``left_out`` counts events of others."""
+
+    def __init__(self) -> None:
+        self._raised: dict[EventType, Alarm] = {}
+        self._heard_of: set[EventType] = set()
+        self.left_out = 0
+
+    def __len__(self) -> int:
+        return len(self._raised)
+
+    def clear(self) -> None:
+        """Nothing is known any more."""
+        self._raised.clear()
+        self._heard_of.clear()
+        self.left_out = 0
+
+    def take(self, events: Iterable[Event]) -> None:
+        """Take on events as they come; those that are no alarms are ignored."""
+        for event in events:
+            if len(self._heard_of) < limits.MAX_ALARMS:
+                self._heard_of.add(event.type)
+            self._take(event)
+
+    def take_earlier(self, event: Event) -> None:
+        """Take on an event that was there before; what came meanwhile is newer."""
+        if event.type not in self._heard_of:
+            self._take(event)
+
+    def _take(self, event: Event) -> None:
+        content = _content(event)
+        if content is None:
+            return
+        if content.state == "CLEARED":
+            self._raised.pop(event.type, None)
+        elif event.type in self._raised or len(self._raised) < limits.MAX_ALARMS:
+            alarm = Alarm(event.type, event.timestamp, content.value, content.limit)
+            self._raised[event.type] = alarm
+        else:
+            self.left_out += 1
+
+    def newest(self) -> list[Alarm]:
+        """All of them, the newest first."""
+        return sorted(self._raised.values(), key=lambda i: i.since, reverse=True)
+
+
+def _content(event: Event) -> _Content | None:
+    payload = event.payload
+    if not isinstance(payload, JsonPayload):
+        return None
+    if len(memoryview(payload.data)) > limits.MAX_ALARM_BYTES:
+        return None
+    try:
+        return msgspec.json.decode(payload.data, type=_Content)
+    except (msgspec.DecodeError, UnicodeError):
+        return None
+
+
+# --- the view -----------------------------------------------------------------------------
 
 
 class Point(NamedTuple):
@@ -26,13 +184,11 @@ class GatewayView:
     """What is known of a gateway.
 
     Attributes:
-        name: its name.
-        status: what it told last; None: not connected.
+        status: the last known one; None: not connected.
         failure: why it is not connected; None: it is, or it was not tried yet.
         ping_s: the last round trip; None: unknown.
         scrape_failure: why there are no metrics; None: there are, or they were not read yet.
         history: rates and latencies, the oldest first.
-        alarms: raised ones.
     """
 
     def __init__(self, name: str) -> None:
@@ -67,12 +223,7 @@ class GatewayView:
         self.failure = None
 
     def on_scrape(self, scrape: Scrape, at_s: float) -> None:
-        """Metrics were read.
-
-        Args:
-            scrape: them.
-            at_s: when, in seconds since 1970.
-        """
+        """Metrics were read, at a time in seconds since 1970."""
         self.scrape_failure = None
         if self._scrapes and _has_restarted(scrape, self._scrapes[-1]):
             self._scrapes.clear()
@@ -103,3 +254,86 @@ def _point(scrapes: deque[Scrape], at_s: float) -> Point:
         quantile(now, oldest, "mariner_query_seconds", 0.99),
         quantile(now, oldest, "mariner_loop_lag_seconds", 0.99),
     )
+
+
+# --- problems -----------------------------------------------------------------------------
+
+
+class Problem(NamedTuple):
+    """Something that is wrong; ``is_critical`` if clients are not served."""
+
+    is_critical: bool
+    text: str
+
+
+def find_problems(view: GatewayView, now_s: float) -> list[Problem]:
+    """What is wrong, the worst first: the alerts for Prometheus that need no history.
+
+    The bounds are those of ``deploy/prometheus/alerts.yml``.
+    """
+    found = [*_of_connection(view)]
+    if view.scrape is not None:
+        found += _of_store(view.scrape)
+        found += _of_load(view, view.scrape)
+        found += _of_operation(view.scrape, now_s)
+    return sorted(found, key=lambda i: not i.is_critical)
+
+
+def _of_connection(view: GatewayView) -> Iterator[Problem]:
+    if view.failure is not None:
+        yield Problem(True, f"not connected: {view.failure}")
+    elif view.status not in {None, Status.OPERATIONAL}:
+        assert view.status is not None
+        yield Problem(True, f"status {view.status.name}: nothing can be registered")
+    if view.scrape_failure is not None:
+        yield Problem(False, f"no metrics: {view.scrape_failure}")
+    if len(view.alarms):
+        yield Problem(False, f"alarms raised: {len(view.alarms) + view.alarms.left_out}")
+
+
+def _of_store(scrape: Scrape) -> Iterator[Problem]:
+    if scrape.value("mariner_store_writable") == 0:
+        yield Problem(True, "the store cannot be written")
+    free = scrape.value("mariner_store_free_bytes")
+    if free is not None and free < 1e9:
+        yield Problem(True, f"the disk of the store has only {of_number(free, 'B')} left")
+    types = scrape.value("mariner_store_event_types") or 0
+    if types > 900_000:
+        yield Problem(False, f"{types:,.0f} event types of at most 1,000,000")
+
+
+def _of_load(view: GatewayView, scrape: Scrape) -> Iterator[Problem]:
+    for wire, lag_s in scrape.by("mariner_send_lag_seconds", "wire").items():
+        if lag_s > 30:
+            yield Problem(False, f"a client of {wire} is {of_seconds(lag_s)} behind")
+    for client, held in scrape.by("mariner_client_held", "client").items():
+        if held:
+            yield Problem(False, f"client {client} is held back by its quota")
+    waiting = scrape.value("mariner_queries_waiting") or 0
+    if waiting > 50:
+        yield Problem(False, f"{waiting:.0f} queries wait")
+    late_s = view.point.loop_p99_s if view.point else None
+    if late_s is not None and late_s > 0.1:
+        yield Problem(False, f"the event loop is late by {of_seconds(late_s)} (p99)")
+    used, most = scrape.value("process_open_fds"), scrape.value("process_max_fds")
+    if used is not None and most and used / most > 0.8:
+        yield Problem(False, f"{used:.0f} of {most:.0f} files are open")
+
+
+def _of_operation(scrape: Scrape, now_s: float) -> Iterator[Problem]:
+    if scrape.value("mariner_config_last_reload_successful") == 0:
+        yield Problem(False, "the last reload of the configuration failed")
+    for key, moment_s in scrape.by("mariner_tls_expiry_timestamp_seconds", "key").items():
+        left_s = moment_s - now_s
+        if left_s < 14 * 86_400:
+            when = f"expires in {of_seconds(left_s)}" if left_s > 0 else "is expired"
+            yield Problem(left_s < 3 * 86_400, f"{key} {when}")
+    for server, is_connected in scrape.by("mariner_remote_connected", "server").items():
+        if not is_connected:
+            yield Problem(False, f"no connection to the remote server {server}")
+    for server, lag_s in scrape.by("mariner_replication_lag_seconds", "server").items():
+        if lag_s > 60:
+            yield Problem(False, f"the replication of {server} is {of_seconds(lag_s)} behind")
+    ahead_s = scrape.value("mariner_clock_ahead_seconds") or 0
+    if ahead_s > 60:
+        yield Problem(False, f"timestamps are {of_seconds(ahead_s)} ahead of the clock")

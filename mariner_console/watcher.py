@@ -1,12 +1,16 @@
 """Reads from one gateway, for as long as the console runs, and asks it what pages want to know.
 
 Its connection is read all the time, whatever the browsers do: the console is never a slow client.
+The same holds for a :class:`Tail`, which has a connection of its own. What arrives too fast to be
+looked at is counted and forgotten.
 """
 
 import asyncio
 import logging
 import math
+import ssl
 import time
+from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from pathlib import Path
@@ -28,36 +32,96 @@ from mariner.errors import ConnectionLostError, MarinerError
 from mariner.gateway import cursor_requests, status
 from mariner.gateway.cursor_requests import CursorAnswer, CursorRequest
 from mariner.gateway.status import GatewayStatus
-from mariner_console import limits, metrics
+from mariner_console import limits, view
 from mariner_console.config import WatchedGateway
-from mariner_console.tail import Tail, follow
-from mariner_console.view import GatewayView
 
 mlog = logging.getLogger(__name__)
 
 
+async def connect(
+    gateway: WatchedGateway,
+    token: str | None,
+    context: ssl.SSLContext | None,
+    subscriptions: Sequence[EventType],
+) -> client.Client:
+    """Connect to a gateway as the client that the console is to it."""
+    return await client.connect(
+        gateway.host,
+        gateway.port,
+        client_name=gateway.client,
+        client_token=token,
+        subscriptions=subscriptions,
+        ssl=context,
+    )
+
+
+class Kept:
+    """The newest events, within bounds of count and bytes, and the number of all that came."""
+
+    def __init__(self) -> None:
+        self._events: deque[Event] = deque()
+        self._size_bytes = 0
+        self.n_seen = 0
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    def put(self, events: Sequence[Event]) -> None:
+        """Take on events; of many, only the newest are looked at."""
+        self.n_seen += len(events)
+        for event in events[-limits.MAX_TAIL_EVENTS :]:
+            self._events.append(event)
+            self._size_bytes += _size_bytes(event)
+        while len(self._events) > limits.MAX_TAIL_EVENTS or (
+            self._size_bytes > limits.MAX_TAIL_BYTES and len(self._events) > 1
+        ):
+            self._size_bytes -= _size_bytes(self._events.popleft())
+
+    def newest(self) -> list[Event]:
+        """All of them, the newest first."""
+        return list(reversed(self._events))
+
+
+class Tail(aio.Resource):
+    """Follows the newest events of patterns. Created by :meth:`Watcher.follow`."""
+
+    def __init__(self, connection: client.Client) -> None:
+        self.kept = Kept()
+        self._connection = connection
+        self._async_group = aio.Group()
+        self._async_group.spawn(aio.call_on_cancel, connection.async_close)
+        self._async_group.spawn(self._run)
+
+    @property
+    def async_group(self) -> aio.Group:
+        """Group of the tail's tasks."""
+        return self._async_group
+
+    @property
+    def close_reason(self) -> str | None:
+        """Why nothing comes any more; None: it is open."""
+        return self._connection.close_reason
+
+    async def _run(self) -> None:
+        async for events in self._connection.events():
+            self.kept.put(events)
+
+
 class Watcher(aio.Resource):
-    """See the module.
-
-    Args:
-        config: of the gateway.
-
-    Raises:
-        ConfigurationError: token or certificate cannot be used.
-    """
+    """See the module; raises ConfigurationError if token or certificate cannot be used."""
 
     def __init__(self, config: WatchedGateway) -> None:
         self.config: Final = config
-        self.view: Final = GatewayView(config.name)
+        self.view: Final = view.GatewayView(config.name)
         self._token = tokens.read_own(config.token, "token")
         self._context = None
         if config.tls is not None:
             self._context = tls.client_context(config.tls.ca, config.tls.cert, config.tls.key)
         self._connection: client.Client | None = None
-        self._asking = asyncio.Lock()
-        self._asked_s = -math.inf
-        self._told: GatewayStatus | None = None
-        self._told_before: GatewayStatus | None = None
+        self._status_lock = asyncio.Lock()
+        self._status_s = -math.inf
+        self._status: GatewayStatus | None = None
+        self._status_before: GatewayStatus | None = None
         self._async_group = aio.Group()
         self._async_group.spawn(self._stay_connected)
         if config.metrics is not None:
@@ -69,14 +133,7 @@ class Watcher(aio.Resource):
         return self._async_group
 
     async def query(self, params: QueryParams, limit: int) -> tuple[list[Event], bool]:
-        """Query events.
-
-        Args:
-            params: the query.
-            limit: maximum number of events.
-
-        Returns:
-            Events with at most ``limits.MAX_QUERY_BYTES`` of payloads, and whether there are more.
+        """Some events, up to ``limits.MAX_QUERY_BYTES`` of payloads, and whether there are more.
 
         Raises:
             MarinerError: there is no connection, or as ``Client.query_all``.
@@ -89,19 +146,14 @@ class Watcher(aio.Resource):
             aclosing(self._connected().query_all(params, limit=limit + 1)) as events,  # type: ignore[type-var]  # an async generator
         ):
             async for event in events:
-                size_bytes += 0 if event.payload is None else len(memoryview(event.payload.data))
+                size_bytes += _size_bytes(event)
                 if len(found) == limit or (found and size_bytes > limits.MAX_QUERY_BYTES):
                     return found, True
                 found.append(event)
         return found, False
 
     async def latest(self, params: QueryLatestParams) -> AsyncGenerator[Event, None]:
-        """The last events of types, until the caller has enough.
-
-        Raises:
-            MarinerError: there is no connection, or as ``Client.query_all``.
-            TimeoutError: it takes too long.
-        """
+        """The last events of types, until the caller has enough; raises as :meth:`query`."""
         async with (
             asyncio.timeout(limits.QUERY_TIMEOUT_S),
             aclosing(self._connected().query_all(params)) as events,  # type: ignore[type-var]  # an async generator
@@ -112,33 +164,30 @@ class Watcher(aio.Resource):
     async def status(self) -> GatewayStatus:
         """What the gateway tells by its control socket, not long ago; asked only if someone looks.
 
-        Raises:
-            ControlError: it did not answer, or has none.
+        Raises ControlError if it did not answer, or has none.
         """
         socket = self._control()
-        async with self._asking:
-            if time.monotonic() - self._asked_s >= limits.SCRAPE_PERIOD_S:
+        async with self._status_lock:
+            if time.monotonic() - self._status_s >= limits.SCRAPE_PERIOD_S:
                 try:
-                    told = await asyncio.to_thread(status.ask, socket)
+                    found = await asyncio.to_thread(status.ask, socket)
                 except msgspec.ValidationError as e:
                     raise ControlError(f"the gateway is of another version: {e}") from e
-                self._told_before, self._told = self._told, told
-                self._asked_s = time.monotonic()
-            assert self._told is not None
-            if self._told_before is None:
-                return self._told
-            return status.with_rates(self._told_before, self._told)
+                self._status_before, self._status = self._status, found
+                self._status_s = time.monotonic()
+            assert self._status is not None
+            if self._status_before is None:
+                return self._status
+            return status.with_rates(self._status_before, self._status)
 
-    async def ask_cursors(self, request: CursorRequest) -> CursorAnswer:
+    async def request_cursors(self, request: CursorRequest) -> CursorAnswer:
         """Look at a cursor, or change it, by the control socket; the next status is a new one.
 
-        Raises:
-            ConfigurationError: the gateway is of another version.
-            ControlError: there is no such cursor or parked event, no answer, or no control socket.
+        Raises as ``cursor_requests.ask``, and ControlError if there is no control socket.
         """
         socket = self._control()
         shown = await self.status()
-        async with self._asking:
+        async with self._status_lock:
             try:
                 # not another process that listens there by now
                 to = Addressee(pid=shown.pid)
@@ -146,7 +195,7 @@ class Watcher(aio.Resource):
             except msgspec.ValidationError as e:
                 raise ControlError(f"the gateway is of another version: {e}") from e
             if request.do != "show":
-                self._asked_s = -math.inf
+                self._status_s = -math.inf
         return answer
 
     async def register(self, event: RegisterEvent) -> Event:
@@ -161,12 +210,8 @@ class Watcher(aio.Resource):
         return registered
 
     async def follow(self, patterns: Sequence[EventType]) -> Tail:
-        """Follow the events of patterns.
-
-        Raises:
-            MarinerError: no connection.
-        """
-        return await follow(self.config, self._token, self._context, patterns)
+        """Follow the events of patterns; raises as :func:`connect`."""
+        return Tail(await connect(self.config, self._token, self._context, patterns))
 
     def _control(self) -> Path:
         if self.config.control is None:
@@ -196,16 +241,9 @@ class Watcher(aio.Resource):
                 await aio.uncancellable(connection.async_close())
 
     async def _connect(self) -> client.Client:
-        at = self.config
         try:
-            return await client.connect(
-                at.host,
-                at.port,
-                client_name=at.client,
-                client_token=self._token,
-                subscriptions=at.alarms,
-                ssl=self._context,
-            )
+            at = self.config
+            return await connect(at, self._token, self._context, at.alarms)
         except MarinerError as e:
             self.view.on_lost(str(e))
             raise
@@ -247,7 +285,7 @@ class Watcher(aio.Resource):
             while True:
                 try:
                     text = await _read(session, url)
-                    scrape = await asyncio.to_thread(metrics.parse, text, time.monotonic())
+                    scrape = await asyncio.to_thread(view.parse, text, time.monotonic())
                     self.view.on_scrape(scrape, time.time())
                 except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as e:
                     self.view.on_scrape_failed(_reason(e, url))
@@ -277,3 +315,7 @@ async def _read(session: aiohttp.ClientSession, url: str) -> str:
             if len(data) > limits.MAX_METRICS_BYTES:
                 raise ValueError(f"{url}: more than {limits.MAX_METRICS_BYTES} bytes")
     return data.decode()
+
+
+def _size_bytes(event: Event) -> int:
+    return 0 if event.payload is None else len(memoryview(event.payload.data))

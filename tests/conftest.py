@@ -2,6 +2,8 @@
 
 import asyncio
 import importlib.util
+import os
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -41,6 +43,10 @@ hypothesis.settings.load_profile("patient")
 collect_ignore = [] if HAS_SPARK else list(NEED_SPARK)
 
 forked.enable()
+
+if os.access("/dev/shm", os.W_OK):  # stores that only last as long as a test
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())  # others stay on a disk
+    tempfile.tempdir = "/dev/shm"
 
 LONG: Final = ("spark", "torture", "perf", "eventer_bridge/backends", "test_wheel.py")
 """Begun first, so that no worker is left alone with one of them in the end."""

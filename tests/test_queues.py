@@ -69,7 +69,6 @@ _FOLLOWED: Final = OnAccount(test_replication_turns.test_large_events_are_bounde
 _CONFIGURED: Final = Bounded("as many as are configured")
 _OF_CONNECTIONS: Final = Bounded("one for each connection, of which there are few")
 _UNDER_WAY: Final = Bounded("sessions that are under way, with which the core is full")
-_OF_A_CALL: Final = Bounded("as long as one call, of what is counted where it waits")
 
 TABLE: Final[dict[str, OnAccount | Bounded]] = {
     # received
@@ -80,15 +79,12 @@ TABLE: Final[dict[str, OnAccount | Bounded]] = {
     "_Reader.events": _LARGE,
     # registrations
     "Gathering._clients": _REGISTRATIONS,
+    "ClientRegistrations._gathered": _REGISTRATIONS,
     "ClientRegistrations.unanswered": _REGISTRATIONS,
     "EventCore._waiting": _REGISTRATIONS,
     "EventCore.lane": _LARGE,
     "FairGate._waiting": _LARGE,
     "ClientRegistrations._encoding": Bounded("large sessions that have the lane"),
-    "_Run.quotas": _OF_A_CALL,
-    "_Run.requests": _OF_A_CALL,
-    "_Run.sources": _OF_A_CALL,
-    "_Run.taken": _OF_A_CALL,
     "SessionCore._handing_over": _UNDER_WAY,
     "EventCore._notifying": _UNDER_WAY,
     "GroupCommit._groups": _UNDER_WAY,
@@ -138,12 +134,11 @@ TABLE: Final[dict[str, OnAccount | Bounded]] = {
     "SchemaWorker._thread": Bounded("one job, of who has the lane"),
     "StoreControl._thread": Bounded("requests of operators"),
     # what is known of types
-    "EventBlocks._blocks": Bounded("the dummy of a store in memory, which keeps all events"),
-    "GroupCommit._known_types": Bounded("limits.MAX_EVENT_TYPES"),
+    "GroupCommit._type_tables": Bounded("one of each listener"),
     "TypeRegistry._visible": Bounded("limits.MAX_VISIBLE_BYTES"),
     "VisibleTypes._flags": Bounded("limits.MAX_VISIBLE_BYTES"),
     "_Owner.suffixes": Bounded("two"),
-    "Engine._told_sessions": Bounded("limits.TOLD_SESSIONS"),
+    "Engine._published_sessions": Bounded("limits.TOLD_SESSIONS"),
     # logs
     "LastErrors._last": Bounded("mariner.limits.MAX_STATUS_ERRORS"),
     "LogRate._buckets": Bounded("mariner.limits.MAX_LOG_SOURCES"),
@@ -153,7 +148,6 @@ TABLE: Final[dict[str, OnAccount | Bounded]] = {
     "Authenticator._nobodys": _CONFIGURED,
     "Bridge._informers": _CONFIGURED,
     "Conditions._conditions": _CONFIGURED,
-    "Database._handles": Bounded("the store's families of columns"),
     "EventCore._observers": Bounded("one of each listener and module"),
     "Gateway._parts": _CONFIGURED,
     "ModuleRunner._modules": _CONFIGURED,

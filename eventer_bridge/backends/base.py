@@ -14,25 +14,26 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import ExitStack
-from itertools import zip_longest
-from typing import NamedTuple, TypeAlias
+from functools import partial
+from typing import Final, NamedTuple, TypeAlias
 
 from hat import aio, util
 
-from eventer_bridge.backends.common import failed
+from eventer_bridge import limits
 from eventer_bridge.backends.request_keys import KeptRequest, RequestKey
 from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.backends.visible_query import VisibleQuery
-from eventer_bridge.errors import StorageError
+from eventer_bridge.errors import EventerBridgeError, LimitError, StorageError
 from eventer_bridge.model import (
     Event,
     EventId,
     EventType,
     QueryParams,
     QueryResult,
+    QueryTimeseriesParams,
     Timestamp,
 )
-from eventer_bridge.packed import KnownTypes, Packed
+from eventer_bridge.packed import Batch, TypeTable, encode_type
 from eventer_bridge.slices import Steps
 from eventer_bridge.subscription import EVERYTHING
 
@@ -87,8 +88,16 @@ class QueryLoad(NamedTuple):
 
 
 ReadTypeCb: TypeAlias = Callable[[bytes], EventType | None]
-"""Reads a type that may be registered from its text on a wire; None: it is none, or is written in
-an unusual way."""
+"""Reads a type from its text on a wire; None: it is none."""
+
+CheckedCb: TypeAlias = Callable[[EventType], bool]
+"""Whether a type may be registered without being checked again."""
+
+
+def find_type(read: ReadTypeCb, key: bytes | EventType) -> tuple[EventType, bytes, bytes] | None:
+    """See ``packed.FindCb``; of types without an id."""
+    event_type = read(key) if isinstance(key, bytes) else key
+    return None if event_type is None else (event_type, b"", encode_type(event_type))
 
 
 class Backend(aio.Resource, abc.ABC):
@@ -296,105 +305,60 @@ class Backend(aio.Resource, abc.ABC):
         """Put rows for readers, or delete them (None), in one commit; see :meth:`register`."""
         return failed(asyncio.get_running_loop().create_future(), StorageError("nothing is kept"))
 
+    def type_table(self, read: ReadTypeCb, is_checked: CheckedCb) -> TypeTable:
+        """A table of types for batches that are registered here.
+
+        Args:
+            read: reads the types of a wire.
+            is_checked: whether a type may be registered without being checked again.
+        """
+        return TypeTable(partial(find_type, read), limits.CACHE_BYTES)
+
     @abc.abstractmethod
     def register(
         self,
-        events: Sequence[Event],
+        batches: list[Batch],
         quota: TypeQuota | None = None,
-        n_asked: int = 0,
-        request: RequestKey | None = None,
+        n_asked: int | None = None,
+        requests: Sequence[RequestKey] = (),
     ) -> asyncio.Future[None]:
-        """Store the events of one session atomically.
+        """Store the events of sessions atomically.
 
-        Sessions are committed in the order of the calls. The future is done when the events are
+        Batches are committed in the order of the calls. The future is done when the events are
         durable: they survive a power cut, and every later query finds them.
 
         Args:
-            events: the events of one session (at least one): same server, same session id
-                (greater than any before of that server), same timestamp (not smaller than any
-                before of that server), ascending instances.
-            quota: quota of the client that requested it; None: no client. The same commit charges
+            batches: one or more, each with its session and types of :meth:`type_table`: same
+                server, ascending session ids (greater than any before of that server), same
+                timestamp (not smaller than any before of that server), ascending instances.
+            quota: quota of the client that requested them; None: no client. The same commit charges
                 the client for its new types.
-            n_asked: number of events, the first ones, that the client requested.
-            request: what the client calls the request, to be kept in the same commit.
+            n_asked: number of events, the first ones, that the client requested; None: all.
+            requests: what the client calls each of them, to be kept in the same commit; empty:
+                nothing.
 
         Returns:
-            A future, which sessions that are committed together share: callers must not cancel it
+            A future, which batches that are committed together share: callers must not cancel it
             (await it by ``asyncio.wait`` or ``asyncio.shield`` if they may be cancelled). It fails
             with ``OutcomeUnknownError`` if the commit failed, with ``StorageError`` if it did not
             start (an earlier one failed, :attr:`failure` is set), and with ``ClosedError`` if the
             backend was closed.
         """
 
-    def register_all(
-        self,
-        sessions: Sequence[Sequence[Event]],
-        quota: TypeQuota | None = None,
-        requests: Sequence[RequestKey] = (),
-    ) -> list[asyncio.Future[None]]:
-        """As :meth:`register` of one or more sessions, all of whose events were asked for.
-
-        Args:
-            sessions: events of each session; all of them are of one server, and have one
-                timestamp.
-            quota: quota of the client.
-            requests: what the client calls each of them; empty: nothing.
-
-        Returns:
-            A future for each of them.
-        """
-        return [
-            self.register(events, quota, len(events), request)
-            for events, request in zip_longest(sessions, requests)
-        ]
-
-    def known_types(self, read: ReadTypeCb) -> KnownTypes | None:
-        """The types that requests are packed with, for :meth:`register_packed`.
-
-        Args:
-            read: reads the types of a wire that may be registered.
-
-        Returns:
-            None: it stores no packed requests.
-        """
-        return None
-
-    def register_packed(
-        self,
-        requests: list[Packed],
-        server: int,
-        first_session: int,
-        timestamp: Timestamp,
-        request_keys: Sequence[RequestKey] = (),
-    ) -> asyncio.Future[None] | None:
-        """As :meth:`register` of the sessions that packed requests become; all commit together.
-
-        Args:
-            requests: one or more, with types of :meth:`known_types`, which are valid.
-            server: id of the server.
-            first_session: id of the first of the sessions; the others follow.
-            timestamp: theirs.
-            request_keys: what the client calls each of them; empty: nothing.
-
-        Returns:
-            Their future. None: nothing was done, and they are to be registered as events.
-        """
-        return None
-
     def register_in_steps(
         self,
-        events: Sequence[Event],
+        batch: Batch,
         quota: TypeQuota | None = None,
-        n_asked: int = 0,
+        n_asked: int | None = None,
         request: RequestKey | None = None,
     ) -> Steps[asyncio.Future[None]]:
-        """As :meth:`register`, for a large session (``slices``).
+        """As :meth:`register`, for a large batch (``slices``).
 
         Until it is done, the caller registers no other session of its server, and none with types
         that are not stored yet.
         """
         yield
-        return self.register(events, quota, n_asked, request)
+        return self.register([batch], quota, n_asked, () if request is None else (request,))
 
     async def query(self, params: QueryParams, holding: ExitStack | None = None) -> QueryResult:
         """As :meth:`answer`, of a query of the server itself, which sees everything."""
@@ -502,3 +466,46 @@ class Backend(aio.Resource, abc.ABC):
         Raises:
             ClosedError: the backend is closed.
         """
+
+
+def check_ids(params: QueryParams) -> None:
+    """Refuse a query that asks for too many ids.
+
+    Raises:
+        LimitError: more than ``limits.MAX_QUERY_IDS``.
+    """
+    if isinstance(params, QueryTimeseriesParams) and params.ids is not None:
+        n_ids = len(params.ids)
+        if n_ids > limits.MAX_QUERY_IDS:
+            raise LimitError(
+                f"{n_ids} ids in one query, at most {limits.MAX_QUERY_IDS} are allowed"
+            )
+
+
+def result_limit(max_results: int | None) -> int:
+    """Events in an answer to a timeseries or server query, at most."""
+    return limits.MAX_RESULTS if max_results is None else min(max_results, limits.MAX_RESULTS)
+
+
+NO_WAY_ON: Final = QueryResult((), True)
+"""Answer to a query for the latest that is to go on from an event that is not there."""
+
+
+def failed(future: asyncio.Future[None], error: EventerBridgeError) -> asyncio.Future[None]:
+    """Fail a future that nobody has to await."""
+    future.set_exception(error)
+    future.exception()  # counts as looked at: no warning when it is dropped
+    return future
+
+
+def take(events: Iterable[Event], max_events: int) -> QueryResult:
+    """An answer of the first events, cut at a number and ``limits.MAX_RESULT_BYTES``."""
+    taken: list[Event] = []
+    n_bytes = 0
+    for event in events:
+        if event.payload is not None:
+            n_bytes += len(event.payload.data)
+        if len(taken) >= max_events or (n_bytes > limits.MAX_RESULT_BYTES and taken):
+            return QueryResult(taken, True)
+        taken.append(event)
+    return QueryResult(taken, False)

@@ -1,10 +1,9 @@
 """Histories: distinguish the events of a server from those of a diverged copy of its store.
 
 A server's ids ascend, and a follower (replica, relay, stream, lake) continues after the last id
-that it has. That is wrong after the server went back: with a store that was restored from a backup,
-or created anew, it registers other events than those that were followed. So every store has a
-history, named by a UUID: created with the store, kept by its backups, and replaced by ``mariner
-restore``. A store of an earlier version gets one when it is first opened for writing.
+that it has. That is wrong after the server went back: with a restored or a new store, it registers
+other events than those that were followed. So every store has a history, named by a UUID: created
+with the store, kept by its backups, and replaced by ``mariner restore``.
 
 The server registers an event about it, after the first STARTED of a history, in the same session:
 ``event/<server id>/history`` with the JSON payload ::
@@ -14,11 +13,11 @@ The server registers an event about it, after the first STARTED of a history, in
 It is an ordinary event: clients of every wire can subscribe to it and query it, and a copy of a
 server's events (a replica, a lake) includes their history. The latest event of a type is never
 deleted. ``before`` lists the histories that it continues, oldest first, with the first and last
-session of their events; ``id`` is null for events from before histories were introduced.
+session of their events; ``id`` is null for events before the first history (an import).
 
 Followers compare histories (:func:`refusal`), unless the server registers none (hat-event's). The
-positions of clients are compared by the server (:func:`departure`).
-Clients cannot register such events (:func:`is_history`).
+positions of clients are compared by the server (:func:`departure`). Clients cannot register such
+events (:func:`is_history`).
 
 Any thread.
 """
@@ -39,13 +38,7 @@ HistoryId: TypeAlias = Annotated[str, msgspec.Meta(max_length=limits.MAX_HISTORY
 
 
 class HistorySpan(msgspec.Struct, frozen=True, gc=False):
-    """Sessions of a server with events of one history.
-
-    Attributes:
-        id: the history; None: from before histories were introduced.
-        first: its first session.
-        last: the last session that the next history continues.
-    """
+    """First and last session of a history (None: before the first one) that another continues."""
 
     id: HistoryId | None
     first: Int64
@@ -60,13 +53,7 @@ class _Payload(msgspec.Struct, frozen=True, gc=False):
 
 
 class History(msgspec.Struct, frozen=True, gc=False):
-    """A history, as its server registered it.
-
-    Attributes:
-        id: its name.
-        first: its first session.
-        before: histories that it continues, oldest first.
-    """
+    """A history as its server registered it: name, first session, and those it continues."""
 
     id: str
     first: int
@@ -79,12 +66,7 @@ class History(msgspec.Struct, frozen=True, gc=False):
 
 
 class Departure(NamedTuple):
-    """Where what was followed ends.
-
-    Attributes:
-        last: the last session of it that the server's history continues; 0: there is none.
-        reason: why it goes no further, with both histories.
-    """
+    """The last common session of two histories (0: none), and why there is no other."""
 
     last: int
     reason: str
@@ -144,12 +126,7 @@ def read(event: Event) -> History | None:
 
 
 def decode(payload: bytes | msgspec.Raw, session: int) -> History | None:
-    """The history in the JSON payload of a history event; None: the payload is invalid.
-
-    Args:
-        payload: the payload.
-        session: session of the event.
-    """
+    """The history in the payload of an event of ``session``; None: it is invalid."""
     try:
         decoded = _decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -171,15 +148,12 @@ def read_all(events: Iterable[Event]) -> dict[int, History]:
 
 
 def refusal(followed: str | None, current: History, session: int) -> str | None:
-    """Why a server's events do not continue those that were followed.
+    """Why a server's events do not continue those that were followed; None: they do.
 
     Args:
         followed: history that was followed; None: unknown.
         current: the server's current history.
         session: the last session that was followed.
-
-    Returns:
-        The reason, with both histories; None: they do continue them.
     """
     if followed == current.id:
         return None
@@ -199,10 +173,10 @@ def refusal(followed: str | None, current: History, session: int) -> str | None:
 
 
 def departure(followed: str | None, current: History, session: int) -> Departure | None:
-    """As :func:`refusal`, of somebody who goes on all the same, behind what is in both histories.
+    """As :func:`refusal`, of a follower that goes on all the same, after the last common session.
 
-    What nobody can tell is no departure: that nothing was followed, or, if the history that was
-    followed is unknown, only what is from before the histories that are known.
+    What cannot be known is no departure: nothing was followed, or a session of an unknown history
+    that is older than the known ones.
     """
     known_since = min([current.first, *(i.first for i in current.before)])
     if session <= 0 or (followed is None and session < known_since):

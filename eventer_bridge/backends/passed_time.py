@@ -1,16 +1,15 @@
-"""The time that passed here: what age is measured by, whatever the clock of the machine does.
+"""The time that passed here: measures age, whatever the clock of the machine does.
 
-An event is as old as the time that the machine ran since it was registered. That is counted by
-``CLOCK_BOOTTIME``, also while the process does not run, and the store keeps it over restarts of the
-machine. How long a machine was off, only its clock could tell, which may be wrong then: that time
-does not count.
+An event is as old as the time that the machine ran since it was registered: ``CLOCK_BOOTTIME``,
+which the store keeps over restarts of the machine. The time that a machine was off does not count:
+only its clock could tell, which may be wrong then.
 
-Events have timestamps of the clock. So the *course* of the clock is noted: what it said after how
+Events have timestamps of the clock. So the *course* of the clock is noted: its reading after how
 much time. It rises as time passes; where it does not (it jumped, or the machine was off), another
-point is noted. Who asks for a duration is told the least that the clock said within it
-(:meth:`PassedTime.before`): no event has a lesser timestamp that was registered here since. So a
-jump ahead makes nothing older, and what was registered before one back is kept until the clock is
-there again, and the duration passed then. Nothing is older than the clock says, either.
+point is noted. :meth:`PassedTime.before` returns the least reading within a duration: no event that
+was registered here since has a lesser timestamp. So a jump ahead makes nothing older, and events
+from before a jump back are kept until the clock is there again, and the duration passed then.
+Nothing is older than the clock says, either.
 """
 
 import time
@@ -30,14 +29,14 @@ _US: Final = 1_000_000
 
 
 class _Point(NamedTuple):
-    """What the clock said after some time, both in microseconds."""
+    """Reading of the clock after some time, both in microseconds."""
 
     passed_us: int
     clock_us: int
 
 
 class _Kept(msgspec.Struct, frozen=True, array_like=True):
-    """What is kept: how much time had passed at a moment of which start of the machine."""
+    """The time that had passed at a moment since the machine was started, and the course."""
 
     boot_id: str
     boot_us: int
@@ -53,10 +52,7 @@ class PassedTime:
     """See the module. Belongs to one thread, except what may be called on any.
 
     Args:
-        kept: what :meth:`encode` returned before; None: nothing.
-
-    Raises:
-        ValueError: it returned something else.
+        kept: what :meth:`encode` returned before; None: nothing. Else ``ValueError`` is raised.
     """
 
     def __init__(self, kept: bytes | None = None) -> None:
@@ -80,7 +76,7 @@ class PassedTime:
         """
         clock_us, newest_us, passed_us = _clock_us(), _to_us(newest), self._passed_us()
         self._is_noted = True
-        if not self._course:  # what passed before, nobody counted: as if the machine was off
+        if not self._course:  # the time before was not counted: as if the machine was off
             self._course = (_Point(passed_us, min(newest_us, clock_us)),)
         elif newest_us - clock_us > limits.MAX_CLOCK_AHEAD_S * _US:
             return
@@ -115,7 +111,7 @@ class PassedTime:
         return Timestamp(*divmod(before_us, _US))
 
     def encode(self) -> bytes:
-        """What is to be kept."""
+        """Value for ``kept`` of another one."""
         now_us = boot_us()
         kept = _Kept(self._boot_id, now_us, self._before_boot_us + now_us, self._course)
         return _encode(kept)

@@ -24,16 +24,15 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class CursorRow(msgspec.Struct):
-    """A cursor as it is kept.
+    """A cursor.
 
     Attributes:
-        seen: the last event that was acknowledged, of each server.
-        created, acked: when it was made, and when something was acknowledged last.
-        types: what the last connection wanted; None: everything, or too much to be kept.
-        server_id: whose events it wanted; None: everybody's.
-        n_resets: how often people set it somewhere else, or deleted it.
-        histories: which history (``history``) each event of ``seen`` is of, by server, as far as
-            it is known; earlier versions kept none.
+        seen: the last acknowledged event of each server.
+        created, acked: when it was created, and last acknowledged.
+        types: subscription of the last connection; None: everything, or too much to be kept.
+        server_id: the only server it subscribed to; None: all.
+        n_resets: how often an operator reset or deleted it.
+        histories: history (``history``) of each event of ``seen``, by server, as far as known.
         is_deleted: whether it was deleted, at ``created``. Only ``n_resets`` counts then, from
             which a cursor of the same name goes on.
     """
@@ -49,13 +48,7 @@ class CursorRow(msgspec.Struct):
 
 
 class ParkedRow(msgspec.Struct):
-    """A parked event as it is kept.
-
-    Attributes:
-        reason: why, in the client's words.
-        at: when.
-        is_due: whether it is to be redelivered.
-    """
+    """A parked event: the client's reason, when, and whether it is to be redelivered."""
 
     reason: str
     at: Timestamp
@@ -68,7 +61,7 @@ def cursor_key(client: str, name: str) -> bytes:
 
 
 def parked_prefix(client: str, name: str) -> bytes:
-    """Beginning of the keys of what a cursor parked."""
+    """Beginning of the keys of a cursor's parked events."""
     return PARKED_PREFIX + _encode([client, name]) + _END
 
 
@@ -88,20 +81,12 @@ def encode_row(row: CursorRow | ParkedRow) -> bytes:
 
 
 def decode_cursor(key: bytes, value: bytes) -> tuple[str, str, CursorRow]:
-    """Client and name of a cursor, and what is kept.
-
-    Raises:
-        ValueError: it is no such row.
-    """
+    """Client, name and row of a cursor; raises ``ValueError`` if it is none."""
     return (*_owner(key[len(CURSOR_PREFIX) :]), msgspec.json.decode(value, type=CursorRow))
 
 
 def decode_parked(key: bytes, value: bytes) -> tuple[str, str, EventId, ParkedRow]:
-    """Client and name of a cursor, an event that it parked, and what is kept.
-
-    Raises:
-        ValueError: it is no such row.
-    """
+    """Client and name of a cursor, parked event and row; raises ``ValueError``."""
     owner, end, event_id = key[len(PARKED_PREFIX) :].partition(_END)
     if not end or len(event_id) != _ID.size:
         raise ValueError("no id of an event")

@@ -1,18 +1,24 @@
-"""Threads that answer queries, which share the time by turns (see ``turns``).
+"""Threads that answer queries, which share the time by turns.
 
-``limits.READERS`` queries have a turn at a time. Each runs on a thread of its own, so that
-its call stack is all that there is to keep between two turns: when its turn is over and
-others wait, :data:`PauseCb` blocks until it has the next one. Threads are started when they
-are needed and kept.
+``limits.READERS`` queries have a turn at a time. Each runs on a thread of its own, so that its call
+stack is all the state between two turns: when its turn is over and others wait, :data:`PauseCb`
+blocks until its next one. Threads are started on demand and kept.
 
-Large answers are under way a few at a time (``limits.MAX_LARGE_ANSWERS``): a query whose
-answer gets large asks for one of these places by :data:`LargeCb`, and has no turn while it
-waits for it. Clients get them in turn, and leave some to others. A place is kept until the
-answer was passed on, which waits for nobody: what a peer does not read is bounded elsewhere
-(``memory``).
+Queries before their first turn and those after it wait in separate lines, which get half of the
+time each if both are occupied. So a cheap query, which needs a single turn, does not wait behind
+costly ones, and these go on, however many cheap ones come. In each line clients take turns.
 
-Who does not wait for an answer any more (the awaiting task is cancelled) frees what the
-query holds: a query that did not begin never does, others end where they pause.
+rocksdict holds the interpreter's lock while it reads, even from a disk that is slow. Yet in slices
+on the event loop, reading takes longer: 3,000 seeks in 260 MB that are not cached took 2.5 to 3.0 s
+on a thread, with timers late by 0.4 ms (median), and 4.1 to 6.5 s on the loop, late by 3 to 5 ms.
+
+A few large answers are in progress at a time (``limits.MAX_LARGE_ANSWERS``): a query requests one
+of these places by :data:`LargeCb` when its answer gets large, and has no turn while it waits for
+it. Clients get them in turn, and leave some to others. A place is kept until the answer was passed
+on; what a peer does not read is bounded elsewhere (``sharing.memory``).
+
+Cancelling the task that awaits an answer frees what the query holds: a query that did not begin
+never does, others end where they pause.
 """
 
 import asyncio
@@ -23,20 +29,102 @@ import math
 import queue
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from eventer_bridge import limits
 from eventer_bridge.backends.base import QueryLoad
-from eventer_bridge.backends.turns import Pacer, Places, QueryTurns
 from eventer_bridge.errors import ClosedError, EventerBridgeError, StorageError
 from eventer_bridge.slices import FairLine
 
 mlog = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+
+def yield_gil() -> None:
+    """Let the event loop's thread have the interpreter, if it waits for it; costs about 50 us.
+
+    For other threads, after some ``limits.READER_STRETCH_S`` of work. Otherwise the loop gets it
+    only after ``sys.getswitchinterval()``, 5 ms: with two busy readers, the median of a
+    registration is 15 ms then, and 0.8 ms so.
+    """
+    time.sleep(0)
+
+
+class Pacer:
+    """Yields the interpreter in time, and then calls ``check``, which may raise. One thread."""
+
+    __slots__ = ("_check", "_due_s")
+
+    def __init__(self, check: Callable[[], None]) -> None:
+        self._check = check
+        self._due_s = time.perf_counter() + limits.READER_STRETCH_S
+
+    def pause(self) -> None:
+        """To be called between steps of at most some 0.1 ms; costs 0.1 us if it is not time."""
+        if time.perf_counter() >= self._due_s:
+            yield_gil()
+            self._check()
+            self._due_s = time.perf_counter() + limits.READER_STRETCH_S
+
+
+class Places:
+    """A number of places; a client may have as many as are left to others."""
+
+    def __init__(self) -> None:
+        self.n_taken = 0
+        self._n_taken_by: Counter[str] = Counter()
+
+    def take(self, client: str, n_places: float) -> bool:
+        """Take one for a client, if it may have another of that many places."""
+        n_taken = self._n_taken_by.get(client, 0)
+        if n_taken >= n_places - self.n_taken:
+            return False
+        self.n_taken += 1
+        self._n_taken_by[client] = n_taken + 1
+        return True
+
+    def leave(self, client: str) -> None:
+        """A client gives one back."""
+        self.n_taken -= 1
+        self._n_taken_by[client] -= 1
+        if not self._n_taken_by[client]:
+            del self._n_taken_by[client]
+
+
+class QueryTurns(Generic[T]):
+    """Whose turn it is; pure bookkeeping, without threads or locks.
+
+    A query waits in ``new``, is begun by a turn, waits in ``paused`` after it any number of times,
+    and gives back its place of ``begun`` at the end.
+    """
+
+    def __init__(self) -> None:
+        self.new: FairLine[T] = FairLine()
+        self.paused: FairLine[T] = FairLine()
+        self.begun = Places()
+        self._advance_s = 0.0  # by which new ones had more time than paused ones
+
+    def next(self) -> T | None:
+        """Whose turn it is; None: no query may begin or go on."""
+        if self.paused.clients and self._advance_s > 0:
+            return self.paused.pop()
+        n_places = limits.MAX_QUERIES_BEGUN
+        if self.begun.n_taken < n_places:
+            for client in self.new.clients:
+                if self.begun.take(client, n_places):
+                    return self.new.pop(client)
+        return self.paused.pop() if self.paused.clients else None
+
+    def charge(self, seconds: float, *, is_first: bool) -> None:
+        """A turn of so many seconds is over; ``is_first``: the first one of its query."""
+        advance_s = self._advance_s + (seconds if is_first else -seconds)
+        self._advance_s = min(max(advance_s, -limits.READER_TURN_S), limits.READER_TURN_S)
+
 
 PauseCb: TypeAlias = Callable[[], None]
 """To be called by a query's work again and again, as ``Pacer.pause``. What it raises ends
@@ -48,11 +136,7 @@ LargeCb: TypeAlias = Callable[[], None]
 
 
 class Reading(ExitStack):
-    """Holds an answer until it is closed, and says how long reading for it took.
-
-    Attributes:
-        seconds: of turns that the query had.
-    """
+    """Holds an answer until it is closed; ``seconds`` is the time of the query's turns."""
 
     seconds = 0.0
 
@@ -66,7 +150,7 @@ class _State(enum.Enum):
 
 
 class _CancelledError(Exception):
-    """Nobody waits for the answer any more."""
+    """The answer is no longer awaited."""
 
 
 class _Query:
@@ -104,7 +188,7 @@ class _Query:
 
 
 class Readers:
-    """See the module. Made on the event loop's thread, and closed by :meth:`ext_close`.
+    """See the module. Created on the event loop's thread, closed by :meth:`ext_close`.
 
     Args:
         check: called on a query's thread when it pauses, to end it by what it raises.
@@ -146,16 +230,15 @@ class Readers:
         """Answer a query. On the event loop's thread.
 
         Args:
-            client: whose query it is: what one client asks is not read for before what
-                others ask, however much it is.
-            ext_fn: called on a reader thread; gives the answer.
+            client: whose query it is: clients take turns.
+            ext_fn: called on a reader thread; returns the answer.
             holding: the answer is held until this is closed; None: until it is returned. A
-                :class:`Reading` is told how long it took.
+                :class:`Reading` gets the time it took.
 
         Raises:
             ClosedError: it was not begun when the readers were closed.
             StorageError: it failed in an unexpected way.
-            EventerBridgeError: what ``ext_fn`` raises.
+            EventerBridgeError: as ``ext_fn``.
         """
         query = _Query(client, ext_fn, self._loop.create_future())
         with self._lock:
@@ -195,7 +278,7 @@ class Readers:
             thread.join()
 
     def _release(self, query: _Query) -> None:
-        """The answer is not waited for any more, and not held."""
+        """The answer is neither awaited nor held any more."""
         with self._lock:
             if not query.is_awaited:  # it will never begin
                 return
@@ -215,7 +298,7 @@ class Readers:
     # with the lock
 
     def _dispatch(self) -> None:
-        """Give places for large answers, and turns, to those who wait, while there are any."""
+        """Give away places for large answers, and turns, while there are any."""
         held_up = self._held_up
         while (client := next(filter(self._take_place, held_up.clients), None)) is not None:
             large = held_up.pop(client)
@@ -247,7 +330,7 @@ class Readers:
             self._threads.append(thread)
 
     def _end_turn(self, query: _Query, state: _State) -> None:
-        """It goes on to another state, from having a turn (or, to end, from any other)."""
+        """It goes on to another state, from its turn (or, to end, from any other)."""
         if query.state is _State.HAS_TURN:
             seconds = time.perf_counter() - query.began_s
             self._turns.charge(seconds, is_first=query.is_first_turn)
@@ -284,8 +367,8 @@ class Readers:
                 self._n_idle += 1
                 self._end_turn(query, _State.ENDED)
                 self._dispatch()
-            self._deliver(query, error)  # last, so that who takes the answer finds no lock taken
-            del query, error  # and what it asked for
+            self._deliver(query, error)  # last, when no lock is held
+            del query, error
             query = self._begun.get()
 
     def _ext_answer(self, query: _Query) -> EventerBridgeError | None:
@@ -332,7 +415,7 @@ class Readers:
         self._check()
 
     def _deliver(self, query: _Query, error: EventerBridgeError | None) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits
+        with contextlib.suppress(RuntimeError):  # the loop was closed
             self._loop.call_soon_threadsafe(_resolve, query.future, error)
 
 

@@ -16,9 +16,9 @@ import xxhash
 
 from eventer_bridge import limits
 from eventer_bridge.backends.passed_time import PassedTime
-from eventer_bridge.model import Event, EventId, RegisterEvent, Timestamp
-from eventer_bridge.packed import Packed, content
-from eventer_bridge.slices import Many, Steps, event_parts, parts
+from eventer_bridge.model import RegisterEvent, Timestamp
+from eventer_bridge.packed import Batch, content
+from eventer_bridge.slices import Steps, event_parts
 
 DIGEST_BYTES: Final = 16
 
@@ -74,8 +74,8 @@ class KeyRetention(msgspec.Struct, frozen=True):
         return moment is not None and timestamp < moment
 
 
-def digests(requests: Iterable[Sequence[RegisterEvent]]) -> Iterable[bytes]:
-    """Digest of the content of each request, the same in all versions.
+def digests(batches: Iterable[Batch]) -> Iterable[bytes]:
+    """Digest of the content of each batch, the same in all versions.
 
     JSON payloads are digested as they were written. Their values would take some 1 to 8 us for each
     event, of 0.4 to 0.6; and retention may have deleted those that a repeated one could be
@@ -84,7 +84,9 @@ def digests(requests: Iterable[Sequence[RegisterEvent]]) -> Iterable[bytes]:
     Who can choose both contents can make two of one digest: only the client itself could, for whom
     the second one would not be stored.
     """
-    return [_digest(content(i) if isinstance(i, Packed) else _encode(i)) for i in requests]
+    return [
+        _digest(content(i) if i.is_encodable else _encode([*i.register_events])) for i in batches
+    ]
 
 
 def digest_in_steps(events: Sequence[RegisterEvent]) -> Steps[bytes]:
@@ -97,23 +99,3 @@ def digest_in_steps(events: Sequence[RegisterEvent]) -> Steps[bytes]:
         yield
     hashed.update(b"]")
     return hashed.digest()
-
-
-def events_of(kept: KeptRequest, requested: Sequence[RegisterEvent]) -> Steps[list[Event]]:
-    """The events of a request that was stored before, in steps.
-
-    Args:
-        kept: what is known of it.
-        requested: the same content again.
-    """
-    _, timestamp, server, session = kept
-    events: list[Event] = Many() if len(requested) > limits.STEP_EVENTS else []
-    for part in parts(len(requested)):
-        events += [
-            Event(
-                EventId(server, session, instance), i.type, timestamp, i.source_timestamp, i.payload
-            )
-            for instance, i in enumerate(requested[part], part.start + 1)
-        ]
-        yield
-    return events

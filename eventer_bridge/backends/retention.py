@@ -7,8 +7,6 @@ limits of a rule apply to all its events together. While one of them is exceeded
 - ``min_entries`` events stay, whatever the other limits are (as in hat-event);
 - the latest event of every type stays, so that a query for the latest is always answered. So a rule
   keeps at least as many events as it has types, even if ``max_entries`` or ``size`` is less.
-
-All backends share this. Docstrings name the thread that may call, if it matters.
 """
 
 import logging
@@ -21,16 +19,13 @@ import msgspec
 
 from eventer_bridge import limits
 from eventer_bridge.backends.passed_time import PassedTime
-from eventer_bridge.model import BinaryPayload, Event, EventType
+from eventer_bridge.model import EventType
 from eventer_bridge.subscription import Subscription
 
 mlog = logging.getLogger(__name__)
 
 LIMITS: Final = ("min_entries", "max_entries", "duration", "size")
 """Keys of the limits of a rule, which has at least one."""
-
-KEY_BYTES: Final = 40
-"""Key of an event (type and position), in the estimate of its size."""
 
 
 class RetentionRule(msgspec.Struct, frozen=True):
@@ -41,8 +36,9 @@ class RetentionRule(msgspec.Struct, frozen=True):
         min_entries: minimum number of events, whatever the other limits are.
         max_entries: maximum number of events.
         duration_s: maximum age of an event (``passed_time``).
-        size_bytes: maximum size of all events, each by :func:`event_bytes`.
-        is_told: whether readers are told of what it deletes (``QueryResult.deleted``); this is not
+        size_bytes: maximum size of all events (keys and values in the ``event`` family). On disk,
+            compression makes it less, and the indexes make it more.
+        is_told: whether readers are notified of its deletions (``QueryResult.deleted``); not
             configured.
     """
 
@@ -59,35 +55,12 @@ class RetentionRule(msgspec.Struct, frozen=True):
         return self.min_entries > 0 or self.max_entries is not None or self.size_bytes is not None
 
 
-def event_bytes(event: Event) -> int:
-    """Size of an event for the limit ``size``.
-
-    It is the size of its key and value in the ``event`` family of the RocksDB backend. On disk,
-    compression makes it less, and the indexes make it more.
-    """
-    n_bytes = KEY_BYTES + 1 + (0 if event.source_timestamp is None else 12)
-    if isinstance(event.payload, BinaryPayload):
-        n_bytes += 4 + len(event.payload.data_type.encode("utf-8", "surrogatepass"))
-    return n_bytes + (0 if event.payload is None else len(event.payload.data))
-
-
 class Share:
     """The events of a rule: number of types, number and size of events.
 
-    One thread counts registered events, another one counts stored events at the start and deleted
-    ones, so that neither waits for the other.
-
-    Args:
-        rule: the rule.
-
-    Attributes:
-        rule: the rule.
-        n_types: known types of the rule.
-        is_known: false until the events stored at the start are counted.
-        new_events: events registered, by the thread that registers.
-        new_bytes: their size.
-        old_events: events stored at the start minus events deleted, by the thread that deletes.
-        old_bytes: their size.
+    One thread counts registered events (``new_…``), another one stored events at the start, minus
+    deleted ones (``old_…``), so that neither waits for the other. ``is_known`` is false until the
+    events stored at the start are counted.
     """
 
     __slots__ = (
@@ -132,14 +105,7 @@ class Share:
 
 
 class Shares:
-    """The shares of all rules. Belongs to the thread that registers.
-
-    Args:
-        rules: the rules; the first match applies.
-
-    Attributes:
-        all: one share for each rule.
-    """
+    """The shares of all rules; the first match applies. Belongs to the thread that registers."""
 
     def __init__(self, rules: Sequence[RetentionRule]) -> None:
         self.all = [Share(rule) for rule in rules]
@@ -198,11 +164,7 @@ class Budget:
 
 
 class Progress:
-    """Logs deletions: at their begin, at intervals, and at their end.
-
-    Args:
-        where: name of the store in log lines.
-    """
+    """Logs deletions: at their begin, at intervals, and at their end."""
 
     def __init__(self, where: str) -> None:
         self._where = where

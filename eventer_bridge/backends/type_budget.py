@@ -33,12 +33,7 @@ STEP_TYPES: Final = 16
 
 
 class TypeQuota(NamedTuple):
-    """Quota of a client for new types.
-
-    Attributes:
-        owner: the client that pays, or the group of clients without a name of their own.
-        max_types: maximum price of all its types since the store was created.
-    """
+    """Owner of new types (a client, or a group of them), and the maximum price of all of them."""
 
     owner: str
     max_types: int
@@ -47,11 +42,8 @@ class TypeQuota(NamedTuple):
 class TypeBudget:
     """See the module.
 
-    Args:
-        spent: prices paid so far by each owner.
-
     Attributes:
-        spent: the same, kept up to date.
+        spent: prices paid so far by each owner.
         total: price of all known types.
     """
 
@@ -96,11 +88,7 @@ class TypeBudget:
             )
 
     def add(self, event_type: EventType, owner: str | None = None) -> EventType:
-        """Add a new type, and charge its price.
-
-        Args:
-            event_type: the type.
-            owner: the owner that pays; None: nobody.
+        """Add a new type, and charge its price to ``owner`` (None: none).
 
         Returns:
             An equal type, which shares its segments with others.

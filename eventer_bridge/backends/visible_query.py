@@ -1,8 +1,8 @@
-"""Queries, narrowed to what who asks may see: the one place that looks at these rights.
+"""Queries, narrowed to the rights of the client: the one place that applies these rights.
 
 Cores and backends answer clients in no other form. They find the types to look for here only, so
-that whichever way an answer takes (from the cache, on the event loop, by a reader thread, from
-another server), it has what may be seen, and nothing else.
+that an answer has what may be seen, and nothing else, whichever way it takes (from the cache, on
+the event loop, by a reader thread, from another server).
 
 Belongs to one thread at a time.
 """
@@ -23,14 +23,12 @@ class VisibleQuery:
 
     Args:
         params: the query.
-        rights: what who asks may see; ``EVERYTHING`` for the server itself.
-        n_deletions: ``QueryResult.n_deletions`` of an earlier answer: what was deleted up to then
-            is left out of ``deleted``.
+        rights: what the client may see; ``EVERYTHING`` for the server itself.
+        n_deletions: ``QueryResult.n_deletions`` of an earlier answer: earlier deletions are left
+            out of ``deleted``.
 
     Attributes:
-        params: all its conditions but ``event_types``, of which nobody else may look:
-            :attr:`types` and :attr:`few_types` take their place.
-        n_deletions: see there.
+        params: its ``event_types`` are not to be read: :attr:`types` and :attr:`few_types` are.
     """
 
     __slots__ = ("_few_types", "_rights", "_types", "n_deletions", "params")
@@ -44,17 +42,13 @@ class VisibleQuery:
 
     @property
     def types(self) -> Subscription:
-        """What is asked for, as far as it may be seen.
-
-        Raises:
-            InvalidSubscriptionError: ``*`` is not last in one of the event types.
-        """
+        """The types of the query that may be seen; raises ``InvalidSubscriptionError``."""
         if self._types is None:
             self._types = self._rights
             if (query_types := self._query_types()) is not None:
-                asked = Subscription(query_types)
-                if not asked.is_everything:
-                    self._types = asked.intersection(self._rights)
+                requested = Subscription(query_types)
+                if not requested.is_everything:
+                    self._types = requested.intersection(self._rights)
         return self._types
 
     @property
@@ -64,9 +58,9 @@ class VisibleQuery:
 
     @property
     def few_types(self) -> AbstractSet[EventType] | None:
-        """The types that are asked for and may be seen; there may be none.
+        """The types of the query that may be seen, if there are few; the set may be empty.
 
-        None: wildcards are asked for, or more than :data:`FEW_TYPES`.
+        None: it has wildcards, or more types than :data:`FEW_TYPES`.
         """
         if self._few_types is None:
             self._few_types = (self._find_few_types(),)

@@ -1,10 +1,10 @@
-"""What a client with a cursor says of what it was sent: dealt with, or left to people (parked).
+"""Acknowledgements of a client with a cursor: events are processed, or parked for operators.
 
-It may say so only of what it was sent over this cursor: else it could park what never was, and a
-drill would take the store for damaged. What was sent is not remembered, which would be without
-bound: an event that is parked must be before where the client is, and be stored and visible for the
-client, unless retention may have deleted it. The store is asked by a task, and the client is not
-read from meanwhile, so that what it says next is dealt with next.
+A client may acknowledge only events that were sent over its cursor: otherwise it could park events
+that never existed, and a drill would consider the store damaged. Sent events are not remembered,
+which would be unbounded: a parked event must precede the client's position, and be stored and
+visible for the client, unless retention may have deleted it. A task queries the store, and the
+client is not read meanwhile, which keeps the order of its messages.
 
 Runs on the event loop's thread.
 """
@@ -34,29 +34,21 @@ from eventer_bridge.net.stream import Pause, Stream
 
 
 class AcknowledgingClient(CursorHolder, Protocol):
-    """Whose acknowledgements they are, ``Replay``."""
+    """The client of acknowledgements, ``Replay``."""
 
     async def answer(self, params: QueryParams, holding: Reading) -> QueryResult:
-        """What it may see, and wants, with its present rights."""
+        """Query events that it wants and may see."""
 
     @property
     def wants_untold(self) -> bool:
         """Whether it wants some of ``group_events.UNTOLD``."""
 
     def spend(self, reading: Reading) -> None:
-        """Count what it used."""
+        """Count the use of its quota."""
 
 
 class Acknowledgements:
-    """See the module.
-
-    Args:
-        service: of the server.
-        stream: the client's connection.
-        cursors: of the core.
-        cursor: the client's.
-        client: whose they are.
-    """
+    """Processes the acknowledgements of a client."""
 
     def __init__(
         self,
@@ -68,12 +60,12 @@ class Acknowledgements:
     ) -> None:
         self._service, self._stream, self._client = service, stream, client
         self._cursors, self._cursor = cursors, cursor
-        self._redelivered: dict[EventId, None] = {}  # over this connection, the last ones
+        self._redelivered: dict[EventId, None] = {}  # the last ones over this connection
         self._checking: asyncio.Task[None] | None = None
         self._has_begun = False  # to check
 
     def note_redelivered(self, ids: Iterable[EventId]) -> None:
-        """Parked events were sent again; there are ``limits.MAX_PARKED`` at a time, at most."""
+        """Parked events were sent again; at most ``limits.MAX_PARKED`` are noted."""
         self._redelivered |= dict.fromkeys(ids)
         for event_id in [*self._redelivered][: -limits.MAX_PARKED]:
             del self._redelivered[event_id]
@@ -94,8 +86,8 @@ class Acknowledgements:
             done: the same.
 
         Raises:
-            RemoteProtocolError: the client was not sent that, or parks too much. Where the store is
-                asked first, the connection is closed for that reason later.
+            RemoteProtocolError: these events were not sent, or too many are parked. If that needs a
+                query of the store, the connection is closed later.
         """
         cursors, cursor = self._cursors, self._cursor
         reasons = dict(parked)
@@ -119,7 +111,7 @@ class Acknowledgements:
         self._checking = self._service.spawn(self._check(unknown, keep))
 
     def end(self) -> None:
-        """The client is gone. A check that has begun goes on: there is one for each cursor."""
+        """The client disconnected. A running check continues; each cursor has at most one."""
         if self._checking is not None and not self._has_begun:
             self._checking.cancel()
 
@@ -135,13 +127,13 @@ class Acknowledgements:
             self._cursors.acknowledge(self._cursor, ids)
 
     async def _check(self, unknown: Sequence[EventId], keep: Callable[[], None]) -> None:
-        """Keep an acknowledgement, if the client was sent what it parks."""
+        """Keep an acknowledgement, if the parked events were sent to the client."""
         cursor, stream, n_resets = self._cursor, self._stream, self._cursor.row.n_resets
         try:
             async with cursor.checking:
                 self._has_begun = True
                 await self._check_stored(unknown)
-            # else another connection has it, and gets these again, or people had it go on elsewhere
+            # else another connection holds the cursor and gets these again, or it was reset
             if cursor.holder in (self._client, None) and self._cursors.is_at(cursor, n_resets):
                 keep()
         except RemoteProtocolError as e:
@@ -156,11 +148,11 @@ class Acknowledgements:
             stream.resume_reading(Pause.REPLAY)
 
     async def _check_stored(self, ids: Sequence[EventId]) -> None:
-        """Check that events are stored, or were, and that the client may see them.
+        """Check that events are or were stored, and that the client may see them.
 
         Raises:
-            RemoteProtocolError: it was not sent one of them.
-            EventerBridgeError: that cannot be found out.
+            RemoteProtocolError: one of them was not sent.
+            EventerBridgeError: a query failed.
         """
         left = dict.fromkeys(ids)
         has_more = True
@@ -178,7 +170,7 @@ class Acknowledgements:
 
     async def _check_deleted(self, ids: Sequence[EventId]) -> None:
         """Check that retention may have deleted events; raises as :meth:`_check_stored`."""
-        gaps: dict[int, EventId] = {}  # the last that is missing of each server
+        gaps: dict[int, EventId] = {}  # the last missing event of each server
         for server_id in {i.server for i in ids}:
             with Reading() as reading:
                 params = QueryServerParams(server_id, True, 0)
@@ -195,7 +187,7 @@ class Acknowledgements:
                 )
 
     async def _was_session(self, event_id: EventId) -> bool:
-        """Whether there is any event of its session, or was."""
+        """Whether its session exists or existed."""
         if self._cursors.may_be_deleted(event_id):
             return True
         server, session = event_id.server, event_id.session

@@ -9,7 +9,7 @@ A client is known by
 
 Whatever is wrong, the answer is the same, and takes the same time: every login compares as many
 hashes, whether the name is known or not. Where a client has a chosen token, every login whose token
-fails the fast comparison gets the slow one (``scrypt_checks``), of random hashes if need be; not
+fails the fast comparison gets the slow one (``tokens``), of random hashes if need be; not
 the same token of the same name again, known or not. Only the log says what was wrong.
 
 A connection can be authenticated again (:meth:`Authenticator.readmit`) when the configuration
@@ -25,14 +25,14 @@ from collections.abc import Awaitable, Collection, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from cryptography import x509
+from typing_extensions import override
 
 from eventer_bridge import limits
 from eventer_bridge.core import tokens
 from eventer_bridge.core.payload_schemas import PayloadSchemas
 from eventer_bridge.core.quotas import ClientQuota
 from eventer_bridge.core.rights import ClientConfig, Rights, everything
-from eventer_bridge.core.scrypt_checks import ScryptChecks
-from eventer_bridge.core.tokens import MAX_TOKENS, TokenConfig, TokenHash
+from eventer_bridge.core.tokens import MAX_TOKENS, ScryptChecks, TokenConfig, TokenHash
 from eventer_bridge.tls import is_revoked, peer_names
 
 _UNLIMITED: Final = ClientQuota()
@@ -214,7 +214,7 @@ class Authenticator:
         return found[0] if len(found) == 1 else None
 
     def _problem(self, rights: Rights | None, login: Login, found: int | None) -> str | None:
-        """What is wrong; None: nothing is."""
+        """The reason for declining; None: there is none."""
         if rights is None:
             return "unknown name"
         if found is None and (rights.tokens or login.token is not None):
@@ -230,12 +230,12 @@ class Authenticator:
 
 
 class OneForAll(Authenticator):
-    """Everybody who presents a token may do everything; without one, everybody who presents none.
+    """One token for all clients, with all rights; without a token, clients present none.
 
-    Clients make up their names, so that they are one client, whose rights and quota they share.
+    Clients choose their names freely, so they share the rights and quota of one client.
 
-    A wrong token and a missing one are declined alike. 001 recommends to accept who presents none
-    in any case; a token would protect nothing then.
+    A wrong token and a missing one are declined alike. 001 recommends accepting clients without a
+    token in any case; then a token would protect nothing.
 
     Args:
         token: the token, or two.
@@ -260,9 +260,11 @@ class OneForAll(Authenticator):
         self._rights = everything("Eventer clients", quota, token)
         self._set([self._rights], checks)
 
+    @override
     def _named(self, name: str) -> Rights | None:
         return self._rights
 
+    @override
     def _admitted(self, rights: Rights, login: Login, found: int | None) -> Admitted:
         n_characters = len(login.name)
         if n_characters > limits.MAX_NAME_CHARACTERS:

@@ -1,4 +1,4 @@
-"""What serves the clients of a server: the embedded engine, or a remote Event Server.
+"""The core behind a server: the embedded engine, or a remote Event Server.
 
 Servers (Mariner, Eventer) speak to :class:`EventCore` and do not know which it is. What both
 have in common is here: who observes them, what is under way, and sources.
@@ -10,26 +10,24 @@ import abc
 import asyncio
 import itertools
 import logging
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import Protocol, runtime_checkable
-
-from hat import aio
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from eventer_bridge import limits
 from eventer_bridge.backends import history
-from eventer_bridge.backends.base import ReadTypeCb
+from eventer_bridge.backends.base import ReadTypeCb, find_type
 from eventer_bridge.backends.history import Departure, History
 from eventer_bridge.backends.request_keys import RequestKey
 from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.backends.visible_query import VisibleQuery
 from eventer_bridge.core.cursors import Cursors
-from eventer_bridge.core.session import Repeated, Session
-from eventer_bridge.core.stalls import Stalls, Work
-from eventer_bridge.errors import EventerBridgeError, NotOperationalError, RequestKeyError
+from eventer_bridge.errors import NotOperationalError
 from eventer_bridge.model import (
     EventId,
+    ProcessEvent,
     QueryParams,
     QueryResult,
     RegisterEvent,
@@ -37,11 +35,50 @@ from eventer_bridge.model import (
     SourceType,
     Status,
 )
-from eventer_bridge.packed import KnownTypes
+from eventer_bridge.packed import Batch, TypeTable, batch_of
+from eventer_bridge.resources import Resource
 from eventer_bridge.slices import FairGate, FairLine, Steps, WorkQueue
 from eventer_bridge.subscription import EVERYTHING
 
 mlog = logging.getLogger(__name__)
+
+
+class Work(NamedTuple):
+    """Work of one kind.
+
+    Attributes:
+        what: description of the work.
+        n_waiting: amount pending now.
+        n_done: total amount done, in any unit: it changes with progress.
+    """
+
+    what: str
+    n_waiting: int
+    n_done: int
+
+
+class Stalls:
+    """Checks periodically whether pending work makes progress."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[int, float]] = {}  # amount done, and since when
+
+    def look(self, every: Iterable[Work]) -> str | None:
+        """Describe work without progress for ``limits.MAX_STALL_S``; None if there is none.
+
+        The time restarts with progress, and for work that was not pending at the last check.
+        """
+        now = time.monotonic()
+        found = None
+        for what, n_waiting, n_done in every:
+            before, since_s = self._seen.get(what, (None, now))
+            if not n_waiting:
+                self._seen.pop(what, None)
+            elif before != n_done:
+                self._seen[what] = n_done, now
+            elif now - since_s >= limits.MAX_STALL_S:
+                found = f"{n_waiting} {what}, and none was done for {now - since_s:.0f} s"
+        return found
 
 
 class Observer(Protocol):
@@ -51,7 +88,7 @@ class Observer(Protocol):
     tells others of sessions is a :class:`TellingObserver`.
     """
 
-    def on_session(self, session: Session, persisted: bool) -> None:
+    def on_session(self, session: Batch, persisted: bool) -> None:
         """A session was registered (``persisted`` false) or is durable (true)."""
 
     def on_status(self, status: Status) -> None:
@@ -62,15 +99,15 @@ class Observer(Protocol):
 class PatientObserver(Observer, Protocol):
     """An observer that takes its time for a large session."""
 
-    def on_large_session(self, session: Session, persisted: bool) -> Steps[None]:
+    def on_large_session(self, session: Batch, persisted: bool) -> Steps[None]:
         """As :meth:`on_session`, in steps. No other session is notified meanwhile."""
 
 
 @runtime_checkable
 class TellingObserver(Observer, Protocol):
-    """An observer that tells peers: who cannot be told of a session is to know, and is closed."""
+    """An observer that closes peers which miss a session."""
 
-    def on_missed(self, session: Session | None, persisted: bool, error: Exception) -> None:
+    def on_missed(self, session: Batch | None, persisted: bool, error: Exception) -> None:
         """:meth:`on_session` raised: close those who may have missed the session.
 
         Args:
@@ -93,14 +130,15 @@ class HistoryObserver(Observer, Protocol):
         """
 
 
-class EventCore(aio.Resource, abc.ABC):
+class EventCore(Resource, abc.ABC):
     """See the module.
 
     Args:
         max_pending_bytes: payload bytes under way, with more of which it is full.
 
     Attributes:
-        registers_one_by_one: whether :meth:`register_all` gains nothing.
+        registers_one_by_one: whether :meth:`submit` gains nothing by several batches.
+        types: of batches that are made of objects.
         pending_events: events that were accepted and are not acknowledged yet.
         n_ended: sessions that have ended so far.
         cursors: of clients; None: it keeps none.
@@ -117,6 +155,7 @@ class EventCore(aio.Resource, abc.ABC):
     def __init__(self, max_pending_bytes: int) -> None:
         self.lane = FairGate(limits.MAX_LARGE_SESSIONS)
         self.registers_one_by_one = True
+        self.types = self.type_table(lambda text: None)
         self._max_pending_bytes = max_pending_bytes
         self._pending_bytes = 0  # of their payloads
         self.pending_events = 0
@@ -152,16 +191,13 @@ class EventCore(aio.Resource, abc.ABC):
         """Identifier of this server; None: it registers nothing itself."""
         return None
 
-    def known_types(self, read: ReadTypeCb) -> KnownTypes | None:
-        """The types that a wire may pack requests with (``eventer_bridge.packed``).
+    def type_table(self, read: ReadTypeCb) -> TypeTable:
+        """The types of the batches of a wire.
 
         Args:
-            read: reads its types; whether they may be registered is looked at here.
-
-        Returns:
-            None: it gains nothing by packed requests.
+            read: reads its types.
         """
-        return None
+        return TypeTable(partial(find_type, read), limits.CACHE_BYTES)
 
     async def check_ready(self) -> None:
         """Look whether it could serve now. Nothing is registered or queried for that.
@@ -176,7 +212,7 @@ class EventCore(aio.Resource, abc.ABC):
 
     @abc.abstractmethod
     def _work(self) -> Iterable[Work]:
-        """What waits and is to go on."""
+        """Pending work that has to make progress."""
 
     @property
     def is_full(self) -> bool:
@@ -192,7 +228,7 @@ class EventCore(aio.Resource, abc.ABC):
         self._waiting.append(owner, go_on)
 
     def wait_no_longer(self, owner: str, go_on: Callable[[], None]) -> None:
-        """Withdraw what waits by :meth:`wait_for_room`."""
+        """Cancel :meth:`wait_for_room`."""
         self._waiting.remove(owner, go_on)
 
     def add_observer(
@@ -229,7 +265,7 @@ class EventCore(aio.Resource, abc.ABC):
         self.set_hearing(observer, registered=False, persisted=False)
 
     def create_source(self, source_type: SourceType) -> Source:
-        """A source that nobody else has in this execution of the server."""
+        """A source that is unique in this execution of the server."""
         return Source(source_type, next(self._source_ids))
 
     @abc.abstractmethod
@@ -243,73 +279,46 @@ class EventCore(aio.Resource, abc.ABC):
         """
 
     @abc.abstractmethod
+    def submit(self, batches: list[Batch]) -> None:
+        """Register batches, each as one session, all of its events or none.
+
+        Each has ``committed`` afterwards: its events are durable when that is done. Batches of one
+        source are committed in the order of the calls. Of no events, it is done at once; of a
+        refused one, it has failed; the text is for the client. What was registered before, with
+        the same key, has the batch ``first``, too.
+
+        Args:
+            batches: with ``source``, and ``quota`` and ``key`` where there is one; if one has a
+                key, all of them are of one client.
+        """
+
     def register(
         self,
         source: Source,
-        register_events: Sequence[RegisterEvent],
+        register_events: Sequence[RegisterEvent | ProcessEvent],
         quota: TypeQuota | None = None,
-    ) -> Session:
-        """Register events as one session, all or none.
+        key: RequestKey | None = None,
+    ) -> Batch:
+        """Register events as one session, all or none: :meth:`submit` of one batch.
 
         Args:
             source: who asks.
             register_events: the events.
             quota: of a client, for event types that it brings; None: it has none.
-
-        Returns:
-            The session; its events are durable when its ``committed`` is done. Sessions of
-            one source are committed in the order of the calls. Of no events, it is done
-            at once.
+            key: what the client calls the request.
 
         Raises:
-            EventerBridgeError: it is refused; the text is for the client. What is found
-                out later fails ``committed`` instead.
+            EventerBridgeError: it is refused. What is found out later fails ``committed`` instead.
         """
-
-    def register_all(
-        self,
-        sources: Sequence[Source],
-        requests: Sequence[Sequence[RegisterEvent]],
-        quotas: Sequence[TypeQuota | None],
-    ) -> "Sequence[Session | EventerBridgeError]":
-        """As :meth:`register` of several requests, each of which becomes a session.
-
-        Args:
-            sources: who asks, of each.
-            requests: the events of each.
-            quotas: of each.
-
-        Returns:
-            For each of them its session, or why it is refused.
-        """
-        asked = zip(sources, requests, quotas, strict=True)
-        return [tried(partial(self.register, *i)) for i in asked]
-
-    def register_keyed(
-        self,
-        source: Source,
-        requests: Sequence[Sequence[RegisterEvent]],
-        quota: TypeQuota | None,
-        keys: Sequence[RequestKey | None],
-    ) -> "Sequence[Session | Repeated | EventerBridgeError]":
-        """As :meth:`register_all`, of requests that may have been sent before.
-
-        Args:
-            source: who asks.
-            requests: the events of each request.
-            quota: of the client.
-            keys: what the client calls each request; None: nothing.
-        """
-        outcomes: list[Session | Repeated | EventerBridgeError] = []
-        for register_events, key in zip(requests, keys, strict=True):
-            if key is None:
-                outcomes += self.register_all([source], [register_events], [quota])
-            else:
-                outcomes.append(RequestKeyError("this server does not keep a request_key"))
-        return outcomes
+        batch = batch_of(register_events, self.types)
+        batch.source, batch.quota, batch.key = source, quota, key
+        self.submit([batch])
+        if batch.committed.done() and (error := batch.committed.exception()):
+            raise error
+        return batch
 
     def servers(self) -> list[int]:
-        """Servers of which it keeps events, or did."""
+        """Servers whose events it keeps or kept."""
         return []
 
     def last_persisted(self, server_id: int) -> int:
@@ -325,11 +334,11 @@ class EventCore(aio.Resource, abc.ABC):
         return 0
 
     def departure(self, seen: EventId, followed: str | None) -> Departure | None:
-        """Where a client that saw this event departs from what is here; None: it does not.
+        """Where a client that saw this event departs from the stored history; None: it does not.
 
         Args:
-            seen: the last event that it saw of a server.
-            followed: of which history it was; None: that is not known.
+            seen: the last event of a server that it saw.
+            followed: the history of that event; None: unknown.
         """
         server_id = seen.server
         if (current := self.histories.get(server_id)) is not None:
@@ -343,10 +352,10 @@ class EventCore(aio.Resource, abc.ABC):
         return Departure(0, f"event {text} is not stored here")  # nor is what was before it, maybe
 
     def check_position(self, server_id: int) -> None:
-        """Refuse a position that nobody can compare yet: :meth:`departure` would not know.
+        """Refuse a position that :meth:`departure` cannot compare yet.
 
         Raises:
-            NotOperationalError: of which history this server's events are is not known.
+            NotOperationalError: the history of this server's events is unknown.
         """
         is_own = server_id == self.server_id
         if is_own and self.is_regaining and server_id not in self.histories:
@@ -385,7 +394,7 @@ class EventCore(aio.Resource, abc.ABC):
     def answer_at_once(
         self, query: VisibleQuery, after: Collection[asyncio.Future[None]] = ()
     ) -> QueryResult | None:
-        """As :meth:`answer`, of what is answered from few rows and waits for nothing.
+        """As :meth:`answer`, for queries that need few rows and no waiting.
 
         Returns:
             At most ``limits.LARGE_ANSWER_BYTES``. None: :meth:`answer` is to answer it, or to say
@@ -405,11 +414,11 @@ class EventCore(aio.Resource, abc.ABC):
         self.n_ended += n_sessions
 
     def between_notifications(self, make_steps: Callable[[], Steps[None]]) -> None:
-        """Do work in slices, while no session is being notified: each is before or behind it."""
+        """Do work in slices between notifications of sessions."""
         self._notifying.add(make_steps)
 
     def _notify_drained(self) -> None:
-        """Let in those who wait, one after the other, until it is full again."""
+        """Admit waiting work, one by one, until the core is full again."""
         if self._is_letting_in:  # what was let in has ended at once
             return
         self._is_letting_in = True
@@ -422,28 +431,25 @@ class EventCore(aio.Resource, abc.ABC):
         finally:
             self._is_letting_in = False
 
-    def _notify_session(self, session: Session, *, persisted: bool) -> None:
+    def _notify_session(self, session: Batch, *, persisted: bool) -> None:
         """Notify observers of a session."""
         self._notify_sessions([session], persisted=persisted)
 
-    def _notify_sessions(self, sessions: Sequence[Session], *, persisted: bool) -> None:
+    def _notify_sessions(self, sessions: Sequence[Batch], *, persisted: bool) -> None:
         """Notify observers of sessions, in their order."""
         for observer in self._hearing[persisted]:
-            try:
-                for session in sessions:
-                    try:
-                        observer.on_session(session, persisted)
-                    except Exception as e:
-                        _on_missed(observer, session, persisted, e)
-            except Exception as e:  # there is no memory to make them
-                _on_missed(observer, None, persisted, e)
+            for session in sessions:
+                try:
+                    observer.on_session(session, persisted)
+                except Exception as e:
+                    _on_missed(observer, session, persisted, e)
 
     def _on_unnotified(self, error: Exception, *, persisted: bool) -> None:
-        """Some sessions cannot be notified: close whoever hears of such, for that reason."""
+        """Close the clients that miss sessions which cannot be notified."""
         for observer in self._hearing[persisted]:
             _on_missed(observer, None, persisted, error)
 
-    def _notify_in_steps(self, session: Session, *, persisted: bool) -> Steps[None]:
+    def _notify_in_steps(self, session: Batch, *, persisted: bool) -> Steps[None]:
         """The same, of a large session."""
         for observer in self._hearing[persisted]:
             try:
@@ -476,7 +482,7 @@ class EventCore(aio.Resource, abc.ABC):
 
 
 def _on_missed(
-    observer: Observer, session: Session | None, persisted: bool, error: Exception
+    observer: Observer, session: Batch | None, persisted: bool, error: Exception
 ) -> None:
     """An observer misses sessions; it is told before memory is needed for the log."""
     try:
@@ -485,11 +491,3 @@ def _on_missed(
     except Exception:  # the others are to go on all the same
         mlog.exception("an observer cannot close those who miss sessions")
     mlog.error("an observer misses sessions", exc_info=error)
-
-
-def tried(register: Callable[[], Session]) -> Session | EventerBridgeError:
-    """The session of a registration, or why it is refused."""
-    try:
-        return register()
-    except EventerBridgeError as e:
-        return e.with_traceback(None)  # whose frames would hold the outcomes of others

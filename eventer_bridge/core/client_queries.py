@@ -1,9 +1,9 @@
 """Queries of a client: answered one after the other, each when the answer before it has left.
 
-What takes little is answered at once, where the core can (``EventCore.answer_at_once``).
+Cheap queries are answered at once, if the core can (``EventCore.answer_at_once``).
 
-They wait where the client's quota of reading is used up. The client is not read from while too many
-of them wait, or they take too much memory, and they end when it goes.
+Queries wait while the client's quota of reading is used up. The client is not read while too many
+of them wait or they take too much memory. They end when it disconnects.
 
 Runs on the event loop's thread.
 """
@@ -21,10 +21,10 @@ from eventer_bridge.backends.readers import Reading
 from eventer_bridge.backends.visible_query import VisibleQuery
 from eventer_bridge.core.client_registrations import ClientRegistrations
 from eventer_bridge.core.client_service import ClientService, ClientWire
-from eventer_bridge.core.held import query_bytes
 from eventer_bridge.core.quotas import ROWS, Account, first_rows, has_ended_early, limit_rows
 from eventer_bridge.core.rights import Rights
 from eventer_bridge.errors import ClosedError, EventerBridgeError
+from eventer_bridge.memory import query_bytes
 from eventer_bridge.model import QueryParams
 from eventer_bridge.net.stats import CloseReason
 from eventer_bridge.net.stream import Pause, Stream
@@ -42,14 +42,7 @@ class _Waiting(msgspec.Struct, Generic[RequestT]):
 
 
 class ClientQueries(Generic[RequestT]):
-    """See the module.
-
-    Args:
-        service: of the server.
-        stream: the client's connection.
-        wire: what is sent there.
-        registrations: of the client, which its queries find.
-    """
+    """The queries of a client, which find its ``registrations``."""
 
     __slots__ = (
         "_account",
@@ -69,7 +62,7 @@ class ClientQueries(Generic[RequestT]):
         service: ClientService,
         stream: Stream[Any],
         wire: ClientWire[RequestT],
-        registrations: ClientRegistrations[RequestT],
+        registrations: ClientRegistrations,
     ) -> None:
         self._service = service
         self._stream = stream
@@ -105,8 +98,7 @@ class ClientQueries(Generic[RequestT]):
 
     def add(self, request: RequestT, params: QueryParams) -> None:
         """Answer a query, after those that came before it."""
-        if self._registrations.gathered is not None:
-            self._registrations.hand_over_gathered()
+        self._registrations.hand_over_gathered()
         is_first = not self._waiting and self._answering is None
         if is_first and self._answer_at_once(request, params):
             return
@@ -183,9 +175,9 @@ class ClientQueries(Generic[RequestT]):
 
     async def _answer_query(self, request: RequestT, params: QueryParams, holding: Reading) -> None:
         subscription = None
-        asked = params
+        requested = params
         if (most := self._account.max_query_rows) is not None:
-            params = limit_rows(asked, most)
+            params = limit_rows(requested, most)
         while subscription is not self._rights.subscription:  # they may change meanwhile
             subscription = self._rights.subscription
             query = VisibleQuery(params, subscription)
@@ -194,7 +186,7 @@ class ClientQueries(Generic[RequestT]):
             )
             if most is not None:
                 result = first_rows(result, most)
-                if has_ended_early(asked, result, most):
+                if has_ended_early(requested, result, most):
                     self._account.hit(ROWS)
             steps = self._wire.encode_result(request, result)
             del result  # it may be large

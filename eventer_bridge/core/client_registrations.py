@@ -13,20 +13,18 @@ import asyncio
 import functools
 from collections import deque
 from collections.abc import Coroutine, Sequence
-from itertools import chain
-from typing import Any, Generic, TypeAlias
+from typing import Any
 
 import msgspec
+from typing_extensions import override
 
 from eventer_bridge import limits, slices
 from eventer_bridge.backends.request_keys import RequestKey, digest_in_steps, digests
 from eventer_bridge.backends.type_budget import TypeQuota
-from eventer_bridge.core.client_service import ClientService, ClientWire
-from eventer_bridge.core.gathering import Gathered, RequestT
-from eventer_bridge.core.held import objects_bytes
+from eventer_bridge.core.client_service import ClientService, ClientWire, GatheringClient
 from eventer_bridge.core.quotas import Account
 from eventer_bridge.core.rights import Rights
-from eventer_bridge.core.session import PackedSessions, Repeated, Session, joined
+from eventer_bridge.core.session import resolve
 from eventer_bridge.errors import (
     EventerBridgeError,
     InvalidMessageError,
@@ -37,63 +35,41 @@ from eventer_bridge.errors import (
     outcome_of,
     refusal_of,
 )
-from eventer_bridge.model import RegisterEvent, Source, cut
+from eventer_bridge.model import Source, cut
 from eventer_bridge.net.stream import Pause, Stream
 from eventer_bridge.net.throttle import EVENTS
-
-_Result: TypeAlias = Session | Repeated | EventerBridgeError
-"""What became of a request."""
+from eventer_bridge.packed import Batch, assign
 
 
-class _Together(msgspec.Struct, Generic[RequestT]):
-    """Requests that became small sessions of one commit, which are answered together.
+class _Unanswered(msgspec.Struct, gc=False):
+    """Batches that follow each other and have one outcome: they are answered together.
 
     Attributes:
-        commit: theirs.
-        requests: the requests.
-        sessions: the session of each.
+        committed: of the batches.
+        batches: of one kind: new ones; or one that is large, or was registered before.
         n_events: number of requested events.
         n_bytes: size of their payloads.
         held_bytes: memory that is counted for them until they are answered (``Stream.hold``).
     """
 
-    commit: asyncio.Future[None]
-    requests: Sequence[RequestT]
-    sessions: Sequence[Session]
+    committed: asyncio.Future[None]
+    batches: list[Batch]
     n_events: int
     n_bytes: int
-    held_bytes: int
-
-
-class _One(msgspec.Struct, Generic[RequestT]):
-    """A request that is answered by itself.
-
-    Attributes:
-        request: the request.
-        outcome: what became of it.
-        held_bytes: as of :class:`_Together`.
-    """
-
-    request: RequestT
-    outcome: _Result
     held_bytes: int = 0
 
 
-class ClientRegistrations(Generic[RequestT]):
-    """See the module.
+class ClientRegistrations(GatheringClient):
+    """The registrations of a client.
 
-    What was accepted is answered, and counted, after the client has gone as well.
-
-    Args:
-        service: of the server.
-        stream: the client's connection.
-        wire: what is sent there.
-        source: of its events.
+    Accepted ones are answered, and counted, even after the client disconnected.
 
     Attributes:
         type_quota: of the client, for new event types; from when it is accepted.
-        gathered: registrations of this turn that the core does not know of yet; None: none.
-        unanswered: requests that are not answered, with what became of them.
+        n_gathered: events of this turn that the core does not know of yet; each request counts as
+            one at least.
+        gathered_bytes: memory that is counted for them.
+        unanswered: registrations that are not answered.
     """
 
     __slots__ = (
@@ -101,126 +77,113 @@ class ClientRegistrations(Generic[RequestT]):
         "_answering",
         "_awaited_commit",
         "_encoding",
+        "_gathered",
         "_large_bytes",
         "_n_unanswered",
         "_owner",
         "_rights",
         "_service",
+        "_source",
         "_taking_in",
         "_waits_as",
         "_wire",
-        "gathered",
-        "source",
+        "gathered_bytes",
+        "n_gathered",
         "stream",
         "type_quota",
         "unanswered",
     )
 
+    stream: Stream[Any]
+
     def __init__(
-        self,
-        service: ClientService,
-        stream: Stream[Any],
-        wire: ClientWire[RequestT],
-        source: Source,
+        self, service: ClientService, stream: Stream[Any], wire: ClientWire[Any], source: Source
     ) -> None:
         self._service = service
         self.stream = stream
         self._wire = wire
-        self.source = source
+        self._source = source
         self._rights: Rights  # from when it is accepted
         self._account: Account
         self.type_quota: TypeQuota
         self._owner: str  # of its request keys
-        self.gathered: Gathered[RequestT] | None = None
-        self.unanswered: deque[_Together[RequestT] | _One[RequestT]] = deque()
+        self._gathered: list[Batch] = []
+        self.n_gathered = self.gathered_bytes = 0
+        self.unanswered: deque[_Unanswered] = deque()
         self._n_unanswered = 0
         self._waits_as: str | None = None  # for the core to have room; None: it does not
         self._taking_in: asyncio.Task[None] | None = None  # waits for the lane
         self._large_bytes = 0  # of the large message that is dealt with
         self._awaited_commit: asyncio.Future[None] | None = None
         self._answering: asyncio.Task[None] | None = None
-        self._encoding: list[Session | Repeated] = []  # large ones, for their answers
+        self._encoding: list[Batch] = []  # large ones, for their answers
 
     @property
     def is_answering(self) -> bool:
         """Whether the client waits for an answer."""
-        is_waiting = self.gathered is not None or self._taking_in is not None
-        return bool(self.unanswered) or is_waiting
+        return bool(self.unanswered or self._gathered) or self._taking_in is not None
 
     def use(self, rights: Rights, account: Account) -> None:
-        """What the client may do from now on, and where it is counted."""
+        """Change the rights of the client, and the account that counts its use."""
         self._rights, self._account, self.type_quota = rights, account, rights.type_quota
         self._owner = self.stream.client or ""
 
-    def register(
-        self,
-        request: RequestT,
-        events: Sequence[RegisterEvent],
-        key: str | None = None,
-        after: str | None = None,
-    ) -> None:
-        """Register events, all or none, with what else comes in this iteration of the loop.
+    def register(self, batch: Batch) -> None:
+        """Register a batch with what else comes in this iteration of the loop.
 
         Rights are checked at once: schemas take time, which the turn is to notice. Where nothing
         is gained, or the core is full, nothing is gathered.
-
-        Args:
-            request: to be answered.
-            events: its events.
-            key: what the client calls the request, so that it can be repeated.
-            after: key of the request that must be stored first.
         """
         rights = self._rights
-        if not rights.may_register_everything and (refusal := rights.refusal(events)):
-            self._refuse(request, RightsError(refusal))
-            return
-        keyed = ((), ()) if key is None else ((key,), (after,))
-        self.gather(Gathered([request], [events], len(events) or 1, *keyed))
+        if not rights.may_register_everything and (refusal := rights.refusal(batch)):
+            self._refuse(batch, RightsError(refusal))
+        else:
+            self.gather([batch])
 
     @property
     def room(self) -> int:
-        """Events that may come by :meth:`gather`; 0: each request by :meth:`register`."""
-        core, gathered = self._service.core, self.gathered
-        if gathered is not None:
-            return self._account.max_gathered - gathered.n_events
+        """Events that may come by :meth:`gather`; 0: each batch by :meth:`register`."""
+        core = self._service.core
+        if self._gathered:
+            return self._account.max_gathered - self.n_gathered
         return 0 if core.is_full or core.registers_one_by_one else self._account.max_gathered
 
-    def n_allowed(self, requests: Sequence[Sequence[RegisterEvent]]) -> int:
+    def n_allowed(self, batches: Sequence[Batch]) -> int:
         """How many of these, from the first on, may come by :meth:`gather`."""
-        return self._rights.n_allowed(requests)
+        return self._rights.n_allowed(batches)
 
-    def gather(self, requests: Gathered[RequestT]) -> None:
+    def gather(self, batches: list[Batch]) -> None:
         """As :meth:`register` of each, but faster.
 
         Args:
-            requests: those that come while there is :attr:`room`, and that may be registered
+            batches: those that come while there is :attr:`room`, and that may be registered
                 (:meth:`n_allowed`).
         """
         core, stream = self._service.core, self.stream
-        requests.held_bytes = n_bytes = stream.take_bytes()
+        n_bytes = stream.take_bytes()
         if not stream.hold(n_bytes):
             return
-        gathered = self.gathered
-        if gathered is None:
-            self.gathered = gathered = requests
-        else:
-            gathered.add(requests)
+        is_first = not self._gathered
+        self._gathered += batches
+        self.n_gathered += sum([len(batch) or 1 for batch in batches])
+        self.gathered_bytes += n_bytes
         if core.is_full:
             self.wait_for_room()
-        elif gathered.n_events >= self._account.max_gathered or core.registers_one_by_one:
+        elif self.n_gathered >= self._account.max_gathered or core.registers_one_by_one:
             self.hand_over_gathered()
-        elif gathered is requests:  # the first ones
+        elif is_first:
             self._service.gathering.add(self)
 
+    @override
     def wait_for_room(self) -> None:
-        """See ``GatheringClient``; the client is not read from meanwhile."""
-        if self._waits_as is not None or self.gathered is None:
+        """The client is not read meanwhile."""
+        if self._waits_as is not None or not self._gathered:
             return
         self._waits_as = self.stream.owner
         self._service.core.wait_for_room(self._waits_as, self._go_on)
         self.stream.pause_reading(Pause.CORE_FULL)
-        n_bytes = objects_bytes(self.gathered.events)
-        self.gathered.held_bytes += n_bytes
+        n_bytes = sum([batch.object_bytes for batch in self._gathered])
+        self.gathered_bytes += n_bytes
         self.stream.hold(n_bytes)
 
     def _go_on(self) -> None:
@@ -231,66 +194,77 @@ class ClientRegistrations(Generic[RequestT]):
         self.stream.slot.turns.wait(resume, self.stream.owner)
 
     def leave(self) -> None:
-        """The client is gone. What waits until the core has room is not registered any more."""
+        """The client disconnected. Registrations that wait for room are dropped."""
         if self._taking_in is not None:
             self._taking_in.cancel()
         if self._waits_as is not None:
             self._service.core.wait_no_longer(self._waits_as, self._go_on)
             self._waits_as = None
-            self.gathered = None
+            self._take()
+            self.gathered_bytes = 0
+
+    def _take(self) -> list[Batch]:
+        """Take the batches that were gathered."""
+        batches, self._gathered = self._gathered, []
+        self.n_gathered = 0
+        for batch in batches:
+            batch.source, batch.quota = self._source, self.type_quota
+        return batches
 
     def hand_over_gathered(self) -> None:
-        """Have the core register what came so far; never raises."""
-        if self.gathered is None:
+        """Register the gathered batches; never raises."""
+        if not self._gathered:
             return
-        gathered, self.gathered = self.gathered, None
         try:
-            for outcome in self._hand_over(gathered, self._keys(gathered)):
-                self.answer_large(outcome)
+            batches = self._take()
+            self._set_keys(batches)
+            self._service.core.submit(batches)
+            self.await_outcomes(batches)
         except Exception as e:
             self.stream.on_failed(e)
 
-    def take_gathered(self) -> Gathered[RequestT] | None:
-        """See ``GatheringClient``."""
+    @override
+    def take_gathered(self) -> list[Batch]:
         if self._waits_as is not None:
-            return None
-        if self.gathered is not None and self.gathered.names:  # of which the core knows by client
+            return []
+        # keys are known to the core by client
+        if any(batch.request_key is not None for batch in self._gathered):
             self.hand_over_gathered()
-            return None
-        gathered, self.gathered = self.gathered, None
-        return gathered
+            return []
+        return self._take()
 
-    async def register_large(
-        self,
-        request: RequestT,
-        events: Sequence[RegisterEvent],
-        key: str | None = None,
-        after: str | None = None,
-    ) -> None:
+    def _set_keys(self, batches: Sequence[Batch]) -> None:
+        keyed = [batch for batch in batches if batch.request_key is not None]
+        for batch, digest in zip(keyed, digests(keyed) if keyed else (), strict=True):
+            self._set_key(batch, digest)
+
+    def _set_key(self, batch: Batch, digest: bytes) -> None:
+        if batch.request_key is not None:
+            batch.key = RequestKey(self._owner, batch.request_key, digest, batch.after_key)
+
+    async def register_large(self, batch: Batch) -> None:
         """As :meth:`register`, within what :meth:`take_in` does."""
         rights = None
         while rights is not self._rights:  # they may change meanwhile
             rights = self._rights
-            refusal = await rights.refusal_of_large(events)
+            refusal = await rights.refusal_of_large(batch)
         if self.stream.close_reason is not None:
             return
         if refusal is not None:
-            self._refuse(request, RightsError(refusal))
+            self._refuse(batch, RightsError(refusal))
             return
-        keys: list[RequestKey] = []
-        if key is not None:
-            digested = await slices.run(digest_in_steps(events))
-            keys = [RequestKey(self._owner, key, digested, after)]
-        if self._service.core.is_full and not await self._until_room():
+        batch.source, batch.quota = self._source, self.type_quota
+        if batch.request_key is not None:
+            self._set_key(batch, await slices.run(digest_in_steps(batch.register_events)))
+        core = self._service.core
+        if core.is_full and not await self._until_room():
             return
-        held_bytes = self._large_bytes  # may be answered after its turn
-        self.stream.hold(held_bytes)
-        # ``keys`` has its key
-        gathered = Gathered([request], [events], len(events) or 1, held_bytes=held_bytes)
-        outcomes = self._hand_over(gathered, keys)
-        del events  # which take long to be freed
-        for outcome in outcomes:
-            await self._answer_large(outcome)
+        self.gathered_bytes += self._large_bytes  # may be answered after its turn
+        self.stream.hold(self._large_bytes)
+        core.submit([batch])
+        self.await_outcomes([batch])
+        if batch in self._encoding and self._answering is not None:
+            await asyncio.wait([self._answering])
 
     async def _until_room(self) -> bool:
         """Wait in line while the core is full; whether the connection is open then."""
@@ -309,14 +283,20 @@ class ClientRegistrations(Generic[RequestT]):
                 core.wait_no_longer(owner, go_on)
         return self.stream.close_reason is None
 
-    def refuse(self, request: RequestT, reason: str) -> None:
-        """Refuse an invalid registration, after those that came before it were answered."""
-        self._refuse(request, InvalidMessageError(cut(reason)))
+    def refuse(self, batch: Batch, reason: str) -> None:
+        """Refuse an invalid registration, after those that came before it were answered.
 
-    def _refuse(self, request: RequestT, error: EventerBridgeError) -> None:
+        Args:
+            batch: without events: only to be answered.
+            reason: for the client.
+        """
+        self._refuse(batch, InvalidMessageError(cut(reason)))
+
+    def _refuse(self, batch: Batch, error: EventerBridgeError) -> None:
         self.hand_over_gathered()
-        self._count_rejected(error)
-        self.unanswered.append(_One(request, error))
+        batch.committed = asyncio.get_running_loop().create_future()
+        resolve(batch.committed, error)
+        self.unanswered.append(_Unanswered(batch.committed, [batch], 0, 0))
         self._n_unanswered += 1
         self._account.spend(self.stream, EVENTS, 1)
         self.answer()
@@ -329,7 +309,7 @@ class ClientRegistrations(Generic[RequestT]):
             self._account.hit(error.name)
 
     def take_in(self, work: Coroutine[None, None, None]) -> None:
-        """Deal with a large message, in its turn among those of all clients.
+        """Process a large message, in its turn among those of all clients.
 
         Args:
             work: what is to be done in this turn; nothing more is read meanwhile.
@@ -363,137 +343,63 @@ class ClientRegistrations(Generic[RequestT]):
         except Exception as e:
             stream.on_failed(e)
 
-    def _keys(self, gathered: Gathered[RequestT]) -> list[RequestKey | None]:
-        """What the client calls its requests; empty: nothing."""
-        if not gathered.names:
-            return []
-        owner, contents = self._owner, digests(gathered.events)
-        return [
-            None if name is None else RequestKey(owner, name, content, after)
-            for name, content, after in zip(gathered.names, contents, gathered.afters, strict=True)
-        ]
-
-    def _hand_over(
-        self, gathered: Gathered[RequestT], keys: Sequence[RequestKey | None]
-    ) -> "list[Session | Repeated]":
-        """Hand requests to the core, in their order, with their keys if any has one.
-
-        Returns:
-            Those with a large session, which are answered when they are encoded.
-        """
-        core, source, quota = self._service.core, self.source, self.type_quota
-        asked = gathered.events
-        outcomes: Sequence[_Result]
-        if keys:
-            outcomes = core.register_keyed(source, asked, quota, keys)
-        else:
-            outcomes = core.register_all([source] * len(asked), asked, [quota] * len(asked))
-        return self.take_outcomes(gathered, outcomes)
-
-    def take_outcomes(
-        self,
-        gathered: Gathered[RequestT],
-        outcomes: Sequence[_Result],
-    ) -> "list[Session | Repeated]":
-        """See ``GatheringClient``."""
-        requests, held_bytes = gathered.requests, gathered.held_bytes
-        self._n_unanswered += len(requests)
-        large: list[Session | Repeated] = []
-        is_any_ended = False
-        if isinstance(outcomes, PackedSessions) and _is_one_answer(
-            outcomes.n_events, outcomes.n_bytes
+    @override
+    def await_outcomes(self, batches: list[Batch]) -> None:
+        held_bytes, self.gathered_bytes = self.gathered_bytes, 0
+        self._n_unanswered += len(batches)
+        committed = batches[0].committed
+        n_events = sum([batch.requested for batch in batches])
+        n_bytes = sum([batch.payload_bytes for batch in batches])
+        are_alike = n_events <= limits.ANSWERED_EVENTS and n_bytes <= limits.ANSWERED_BYTES
+        if len(batches) == 1 or (
+            are_alike and all(i.committed is committed and i.first is None for i in batches)
         ):
-            commit, size = outcomes.committed, (outcomes.n_events, outcomes.n_bytes)
-            self.unanswered.append(_Together(commit, requests, outcomes, *size, held_bytes))
-            self._await_commit(commit)
-        elif not self._take_together(requests, outcomes, held_bytes):
-            # all of it is counted until the last one is answered
-            for request, outcome in zip(requests, outcomes, strict=True):
-                if self._take_together([request], [outcome]):
-                    continue
-                self.unanswered.append(_One(request, outcome))
-                if isinstance(outcome, EventerBridgeError):
-                    self._count_rejected(outcome)
-                    is_any_ended = True
-                elif outcome.is_large:
-                    large.append(outcome)
-                    self._encoding.append(outcome)
-                else:
-                    self._await_commit(outcome.committed)
-            self.unanswered[-1].held_bytes += held_bytes
+            parts = [_Unanswered(committed, batches, n_events, n_bytes)]
+        else:
+            parts = [_Unanswered(i.committed, [i], i.requested, i.payload_bytes) for i in batches]
+        self.unanswered += parts
+        for some in parts:
+            first = some.batches[0]
+            if first.is_large and not first.has_failed:
+                self._answer_large(first)
+            else:
+                self._await_commit(some.committed)
+        # all of it is counted until the last one is answered
+        self.unanswered[-1].held_bytes += held_bytes
         if self._account.throttle is not None:
-            self._account.spend(self.stream, EVENTS, gathered.n_events)
-        if is_any_ended:
+            self._account.spend(self.stream, EVENTS, sum([len(i) or 1 for i in batches]))
+        if any(i.has_failed for i in batches):  # what is durable is notified before
             self.answer()
         if self._n_unanswered >= limits.MAX_REGISTRATIONS_IN_FLIGHT:
             self.stream.pause_reading(Pause.REGISTRATIONS_FULL)
-        return large
-
-    def _take_together(
-        self,
-        requests: Sequence[RequestT],
-        outcomes: Sequence[_Result],
-        held_bytes: int = 0,
-    ) -> bool:
-        """Have requests answered together, if they became small sessions of one commit."""
-        first = outcomes[0]
-        if not isinstance(first, Session):
-            return False
-        commit, n_events, n_bytes = first.committed, first.requested, first.payload_bytes
-        sessions = [
-            i
-            for i in outcomes
-            # what has no events yet may get more of them from modules
-            if type(i) is Session
-            and i.committed is commit
-            and (i.packed or i.decoded)
-            and not i.is_large
-        ]
-        if len(sessions) < len(outcomes):
-            return False
-        if len(sessions) > 1:
-            n_events = sum([i.requested for i in sessions])
-            n_bytes = sum([i.payload_bytes for i in sessions])
-            if not _is_one_answer(n_events, n_bytes):
-                return False
-        # of one event each, it would cost more than it gives
-        if (
-            n_events > len(sessions)
-            and not self._service.core.tells_of_persisted
-            and n_events == sum([len(i.decoded) for i in sessions if i.packed is None])
-        ):
-            self._wire.keep_encoded(requests, sessions)
-        self.unanswered.append(_Together(commit, requests, sessions, n_events, n_bytes, held_bytes))
-        self._await_commit(commit)
-        return True
 
     def _await_commit(self, commit: asyncio.Future[None]) -> None:
-        """Answer what is committed together when that is done."""
+        """Answer a commit when it is done."""
         # one that is done already may have been answered: a repeated request can be of such a one
         if commit is not self._awaited_commit or commit.done():
             self._awaited_commit = commit
             self._service.gathering.await_commit(commit, self)
 
-    async def _answer_large(self, outcome: Session | Repeated) -> None:
-        session = outcome.session if isinstance(outcome, Repeated) else outcome
-        await asyncio.wait([session.committed])
+    def _answer_large(self, batch: Batch) -> None:
+        """Answer a large batch, when it is encoded."""
+        self._encoding.append(batch)
+        self._answering = self._service.spawn(self._encode_large(batch))
+
+    async def _encode_large(self, batch: Batch) -> None:
+        await asyncio.wait([batch.committed])
         try:
-            if isinstance(outcome, Repeated):
-                await slices.run(outcome.make_events())
-            if session.committed.exception() is None:
-                await slices.run(self._service.encoding.prepare(session))
+            if not batch.has_failed:
+                _follow_first(batch)
+                await slices.run(self._service.encoding.prepare(batch))
         except Exception as e:
             self.stream.on_failed(e)
             return
         finally:
-            self._encoding.remove(outcome)
+            self._encoding.remove(batch)
         self.answer()
         await asyncio.sleep(0)  # before the session is freed
 
-    def answer_large(self, outcome: Session | Repeated) -> None:
-        """See ``GatheringClient``."""
-        self._answering = self._service.spawn(self._answer_large(outcome))
-
+    @override
     def answer(self) -> None:
         """Answer what has ended, in the order of the requests; never raises.
 
@@ -501,8 +407,8 @@ class ClientRegistrations(Generic[RequestT]):
         """
         stream = self.stream
         try:
-            while self.unanswered:
-                if not (self._answer_stored() or self._answer_first()):
+            while self.unanswered and self.unanswered[0].committed.done():
+                if not self._answer_first():
                     break
             if stream.pauses and self._n_unanswered <= limits.MAX_REGISTRATIONS_IN_FLIGHT // 2:
                 stream.resume_reading(Pause.REGISTRATIONS_FULL)
@@ -511,93 +417,60 @@ class ClientRegistrations(Generic[RequestT]):
         except Exception as e:
             stream.on_failed(e)
 
-    def _answer_stored(self) -> bool:
-        """Answer small sessions that are stored, up to the first of another kind."""
+    def _answer_first(self) -> bool:
+        """Answer the first registrations, which have ended, and similar ones after them."""
         unanswered = self.unanswered
-        stored: list[_Together[RequestT]] = []
-        n_events = n_bytes = held_bytes = 0
-        while unanswered:
-            first = unanswered[0]
-            if not isinstance(first, _Together):
+        first = unanswered[0]
+        batch = first.batches[0]
+        if error := first.committed.exception():
+            self._release(unanswered.popleft())
+            for batch in first.batches:
+                self._answer_failed(batch, error)
+            return True
+        if batch.is_large and not self._service.encoding.is_answerable(batch):
+            if batch not in self._encoding:
+                self._answer_large(batch)
+            return False
+        unanswered.popleft()
+        if batch.first is not None:
+            self._release(first)
+            _follow_first(batch)
+            self._wire.send_repeated(batch)
+            batch.first = None  # which may be itself
+            return True
+        batches, held_bytes = [*first.batches], first.held_bytes
+        n_events, n_bytes = first.n_events, first.n_bytes
+        while unanswered and _is_one_answer(n_events, n_bytes) and not batch.is_large:
+            more = unanswered[0]
+            batch = more.batches[0]
+            if batch.is_large or batch.first is not None or not more.committed.done():
                 break
-            if not first.commit.done() or first.commit.exception():
-                break
-            if stored and not _is_one_answer(n_events, n_bytes):
+            if more.committed.exception():
                 break
             unanswered.popleft()
-            stored.append(first)
-            n_events += first.n_events
-            n_bytes += first.n_bytes
-            held_bytes += first.held_bytes
-        if not stored:
-            return False
+            batches += more.batches
+            held_bytes += more.held_bytes
+            n_events += more.n_events
+            n_bytes += more.n_bytes
+        self._n_unanswered -= len(batches)
         self.stream.hold(-held_bytes)
-        requests, sessions = stored[0].requests, stored[0].sessions
-        if len(stored) > 1:
-            requests = [*chain.from_iterable([i.requests for i in stored])]
-            sessions = joined([i.sessions for i in stored])
-        self._n_unanswered -= len(requests)
         self._service.stats.events_registered += n_events
         self._account.n_registered += n_events
-        self._wire.send_registered(requests, sessions)
+        self._wire.send_registered(batches)
         return True
 
-    def _answer_first(self) -> bool:
-        """Answer the first requests, unless they have not ended."""
-        first = self.unanswered[0]
-        if isinstance(first, _Together):
-            error = first.commit.exception() if first.commit.done() else None
-            if error is None:
-                return False
-            for request in first.requests:
-                self._answer_failed(request, error)
-            self._n_unanswered -= len(first.requests)
-        elif self._answer_one(first.request, first.outcome):
-            self._n_unanswered -= 1
-        else:
-            return False
-        self.unanswered.popleft()
-        self.stream.hold(-first.held_bytes)
-        return True
+    def _release(self, answered: _Unanswered) -> None:
+        self._n_unanswered -= len(answered.batches)
+        self.stream.hold(-answered.held_bytes)
 
-    def _answer_one(self, request: RequestT, outcome: _Result) -> bool:
-        if isinstance(outcome, EventerBridgeError):
-            self._wire.send_refused(request, cut(str(outcome)), outcome_of(outcome))
-            return True
-        session = outcome.session if isinstance(outcome, Repeated) else outcome
-        if not session.committed.done():
-            return False
-        if error := session.committed.exception():
-            self._answer_failed(request, error)
-        elif isinstance(outcome, Repeated):
-            has_events = session.is_encoded or session.events
-            if not has_events or not self._is_answerable(session, outcome):
-                return False
-            self._wire.send_repeated(request, session)
-        elif not self._is_answerable(session, outcome):
-            return False
-        else:
-            self._service.stats.events_registered += session.requested
-            self._account.n_registered += session.requested
-            self._wire.send_registered([request], [session])
-        return True
-
-    def _is_answerable(self, session: Session, outcome: Session | Repeated) -> bool:
-        if not session.is_large or self._service.encoding.is_answerable(session):
-            return True
-        if outcome not in self._encoding:  # what modules added made it large
-            self._encoding.append(outcome)
-            self.answer_large(outcome)
-        return False
-
-    def _answer_failed(self, request: RequestT, error: BaseException) -> None:
+    def _answer_failed(self, batch: Batch, error: BaseException) -> None:
         reason = cut(str(error)) if isinstance(error, EventerBridgeError) else "internal error"
         outcome = outcome_of(error)
         if outcome is Outcome.UNKNOWN:
             self._service.stats.outcome_unknown += 1
         else:
             self._count_rejected(error)
-        self._wire.send_refused(request, reason, outcome)
+        self._wire.send_refused(batch, reason, outcome)
 
     async def drain(self) -> None:
         """Answer those that are under way."""
@@ -605,25 +478,23 @@ class ClientRegistrations(Generic[RequestT]):
         if self._answering is not None:
             await asyncio.wait([self._answering])
         while self.unanswered and self.stream.close_reason is None:
-            commit = self._commit_of(self.unanswered[0])
-            if commit is None or commit.done():
+            committed = self.unanswered[0].committed
+            if committed.done():
                 await asyncio.sleep(0)
             else:
-                await asyncio.wait([commit])
+                await asyncio.wait([committed])
 
     def last_commit(self) -> asyncio.Future[None] | None:
-        """The last one of what was registered that is still under way; None: there is none."""
-        commits = map(self._commit_of, reversed(self.unanswered))
-        return next((i for i in commits if i is not None and not i.done()), None)
+        """The last registration under way; None: there is none."""
+        commits = (i.committed for i in reversed(self.unanswered))
+        return next((i for i in commits if not i.done()), None)
 
-    @staticmethod
-    def _commit_of(
-        unanswered: _Together[RequestT] | _One[RequestT],
-    ) -> asyncio.Future[None] | None:
-        if isinstance(unanswered, _Together):
-            return unanswered.commit
-        outcome = unanswered.outcome
-        return None if isinstance(outcome, EventerBridgeError) else outcome.committed
+
+def _follow_first(batch: Batch) -> None:
+    """Give a repeated batch the events of the first one."""
+    first = batch.first
+    if first is not None and first is not batch:
+        assign([batch], first.server, first.session, first.s, first.us)
 
 
 def _is_one_answer(n_events: int, n_bytes: int) -> bool:

@@ -1,4 +1,4 @@
-"""A client of a core, whichever wire it speaks: what each wire does for its clients, once.
+"""A client of a core, for any wire.
 
 A wire decodes requests and hands them to its connection's :class:`ClientSession`; what is to be
 answered comes back to it as calls of :class:`ClientWire`, which encode and send::
@@ -19,37 +19,148 @@ import asyncio
 import contextlib
 import functools
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from typing_extensions import override
+
 from eventer_bridge import limits
-from eventer_bridge.core.authentication import Admitted, DeclinedError
-from eventer_bridge.core.client_login import ClientLogin
+from eventer_bridge.core.authentication import Admitted, DeclinedError, Login
 from eventer_bridge.core.client_queries import ClientQueries
 from eventer_bridge.core.client_registrations import ClientRegistrations
-from eventer_bridge.core.client_service import ClientService, ClientWire
+from eventer_bridge.core.client_service import ClientService, ClientWire, ServedClient
 from eventer_bridge.core.fanout import Filter
-from eventer_bridge.core.held import subscription_bytes
 from eventer_bridge.core.quotas import Account
-from eventer_bridge.core.replay import GAP_TEXT, Replay, Start
+from eventer_bridge.core.replay import GAP_TEXT, Replay, ReplayingClient, Start
 from eventer_bridge.core.rights import Rights
-from eventer_bridge.core.session import Session
 from eventer_bridge.core.tokens import TokenHash
 from eventer_bridge.errors import EventerBridgeError, InvalidEventError, RemoteProtocolError
-from eventer_bridge.model import EventId, EventType, SourceType, Status
+from eventer_bridge.memory import subscription_bytes
+from eventer_bridge.model import EventId, EventType, SourceType, Status, cut
 from eventer_bridge.net.sockets import TcpState
 from eventer_bridge.net.stats import CloseReason
 from eventer_bridge.net.stream import Pause, Stream
+from eventer_bridge.packed import Batch
 from eventer_bridge.subscription import Subscription
 
 mlog = logging.getLogger(__name__)
 audit = logging.getLogger("audit")
 
+
+class ClientLogin:
+    """Admits or declines a client, at once or after a while.
+
+    A client whose name or token is wrong waits longer for each answer, and is not read meanwhile.
+    """
+
+    __slots__ = ("_checking", "_delayed", "_service", "_stream", "_wire")
+
+    def __init__(self, service: ClientService, stream: Stream[Any], wire: ClientWire[Any]) -> None:
+        self._service = service
+        self._stream = stream
+        self._wire = wire
+        self._checking: asyncio.Task[None] | None = None
+        self._delayed: asyncio.TimerHandle | None = None
+
+    @property
+    def is_checking(self) -> bool:
+        """Whether its token is being checked."""
+        return self._checking is not None
+
+    def begin(self, name: str, token: str | None, accept: Callable[[Admitted], None]) -> None:
+        """Authenticate a client.
+
+        Args:
+            name: as sent by the client.
+            token: as sent by the client; None: it sent none.
+            accept: called if it is admitted, now or later.
+        """
+        stream = self._stream
+        stream.client = cut(name)
+        authenticator = self._service.authenticator
+        try:
+            names = authenticator.names_of(stream.ssl_object)
+            login = Login(name, token, names, stream.slot.address)
+            admitted = authenticator.authenticate(login)
+        except DeclinedError as e:
+            self.decline_later(e)
+            return
+        if isinstance(admitted, Admitted):
+            accept(admitted)
+        else:
+            stream.pause_reading(Pause.LOGIN)
+            self._checking = self._service.spawn(self._check(admitted, accept))
+
+    async def _check(self, login: Awaitable[Admitted], accept: Callable[[Admitted], None]) -> None:
+        """Accept or decline a client whose token needs a slow check; ends if it disconnects."""
+        try:
+            admitted = self.admitted_again(await login)
+        except DeclinedError as e:
+            self.decline_later(e)
+        except Exception as e:
+            self._stream.on_failed(e)
+        else:
+            accept(admitted)
+        self._checking = None
+        self._stream.resume_reading(Pause.LOGIN)
+
+    def admitted_again(self, admitted: Admitted) -> Admitted:
+        """Admit a client again, as the configuration may have changed.
+
+        Raises:
+            DeclinedError: it is no longer admitted.
+        """
+        rights = self._service.authenticator.readmit(
+            admitted.name, admitted.proof, self._stream.ssl_object
+        )
+        return admitted._replace(rights=rights)
+
+    def decline(self, reason: str, cause: str | None = None) -> None:
+        """Close the connection of a client that cannot be accepted.
+
+        Args:
+            reason: for the client.
+            cause: additional text for the log.
+        """
+        if self._stream.close_reason is not None:
+            return
+        self._service.stats.declined += 1
+        reason = cut(reason)
+        self._wire.send_declined(reason)
+        detail = reason if cause is None else f"{reason}: {cause}"
+        audit.info("declined", extra={**self._stream.log_extra, "reason": detail})
+        # the client gets time to read why, and to close first (001)
+        self._stream.close(
+            CloseReason.DECLINED,
+            detail=detail,
+            level=logging.WARNING,
+            linger_s=limits.DECLINED_LINGER_S,
+        )
+
+    def decline_later(self, error: DeclinedError) -> None:
+        """Decline at once or, if it guesses, after a delay during which it is not read."""
+        delay_s = self._stream.slot.login_failed()
+        if not delay_s:
+            self.decline(str(error), error.cause)
+            return
+        self._stream.pause_reading(Pause.DECLINED)
+        self._delayed = asyncio.get_running_loop().call_later(
+            delay_s, self.decline, str(error), error.cause
+        )
+
+    def end(self) -> None:
+        """The client is gone."""
+        if self._delayed is not None:
+            self._delayed.cancel()
+        if self._checking is not None:
+            self._checking.cancel()
+
+
 RequestT = TypeVar("RequestT")
 
 
-class _Asked(NamedTuple):
-    """What a client wants to hear of."""
+class _Request(NamedTuple):
+    """The request of a client for notifications."""
 
     subscriptions: Sequence[EventType]
     server_id: int | None
@@ -57,24 +168,19 @@ class _Asked(NamedTuple):
     start: Start | None
 
 
-class ClientSession(Generic[RequestT]):
-    """One client, from its connection on. See the module.
+class ClientSession(ServedClient, ReplayingClient, Generic[RequestT]):
+    """One client, from its connection on.
 
     The wire lets go of it when the connection is gone (``Stream.on_closed``): they would hold each
     other until garbage is collected.
 
-    Args:
-        service: of the server.
-        stream: its connection.
-        wire: what is sent there.
-
     Attributes:
         stream: its connection.
         registrations: what it registers.
-        queries: what it asks for.
+        queries: its queries.
         rights: None until it is accepted.
-        is_persisted: whether it hears of events when they are durable, not before.
-        n_subscriptions: query types that it asked for.
+        is_persisted: whether it is notified of events when they are durable, not before.
+        n_subscriptions: query types that it requested.
     """
 
     __slots__ = (
@@ -95,6 +201,8 @@ class ClientSession(Generic[RequestT]):
         "rights",
         "stream",
     )
+
+    stream: Stream[Any]
 
     def __init__(
         self, service: ClientService, stream: Stream[Any], wire: ClientWire[RequestT]
@@ -138,41 +246,41 @@ class ClientSession(Generic[RequestT]):
         persisted: bool,
         start: Start | None = None,
     ) -> None:
-        """It says who it is and what it wants to hear of (001, ``MsgInitReq``; 002, ``init_req``).
+        """Process its first message (001, ``MsgInitReq``; 002, ``init_req``).
 
-        It is accepted, or declined at once, or after a while if it guesses names or tokens, or
-        wants to hear of what it missed (``start``).
+        It is accepted or declined at once, or later if it guesses names or tokens, or requests
+        missed events (``start``).
         """
-        asked = _Asked(subscriptions, server_id, persisted, start)
+        request = _Request(subscriptions, server_id, persisted, start)
         n_bytes = self.stream.take_bytes() + subscription_bytes(subscriptions)
         if start is not None:
             n_positions = len(start.seen) + len(start.histories or ())
             n_bytes += n_positions * limits.EVENT_OBJECT_BYTES
         if not self.stream.hold(n_bytes):  # as long as it is connected
             return
-        self._login.begin(name, token, functools.partial(self._accept, asked))
+        self._login.begin(name, token, functools.partial(self._accept, request))
 
     def decline(self, reason: str) -> None:
-        """Close the connection of a client that cannot be accepted; it is told the reason."""
+        """Send a reason, and close the connection."""
         self._login.decline(reason)
 
-    def _accept(self, asked: _Asked, admitted: Admitted) -> None:
+    def _accept(self, request: _Request, admitted: Admitted) -> None:
         service, stream = self._service, self.stream
         try:
-            wanted = Subscription(asked.subscriptions)
+            wanted = Subscription(request.subscriptions)
             subscription = admitted.rights.subscription.intersection(wanted)
         except InvalidEventError as e:
             self.decline(str(e))
             return
-        wanted_filter = Filter(subscription, asked.server_id, asked.persisted)
+        wanted_filter = Filter(subscription, request.server_id, request.persisted)
         self.stream.client = admitted.name
         self._account = account = service.accounts.of(admitted.rights)
         self._belong_to_client(admitted.rights)
-        if asked.start is not None and self._replay is None:
-            self._replay = Replay(service, self, asked.start, wanted_filter)
-            self._prepare_replay(self._replay, asked, admitted)
+        if request.start is not None and self._replay is None:
+            self._replay = Replay(service, self, request.start, wanted_filter)
+            self._prepare_replay(self._replay, request, admitted)
             return
-        if refusal := account.refusal(len(asked.subscriptions)):
+        if refusal := account.refusal(len(request.subscriptions)):
             self.decline(refusal)
             return
         if not stream.slot.establish():
@@ -181,9 +289,9 @@ class ClientSession(Generic[RequestT]):
         stream.clear_first_deadline()
         self._proof = admitted.proof
         self._wanted = subscription if subscription == wanted else wanted  # usually one object
-        self.is_persisted = asked.persisted
+        self.is_persisted = request.persisted
         self._filter = wanted_filter
-        self.n_subscriptions = len(asked.subscriptions)
+        self.n_subscriptions = len(request.subscriptions)
         service.clients.add(self)
         service.stats.clients += 1
         if self._replay is None:
@@ -202,30 +310,30 @@ class ClientSession(Generic[RequestT]):
         service.core.announce(self._source, admitted.name, is_connected=True)
 
     def _belong_to_client(self, rights: Rights) -> None:
-        """Whose turns and memory it takes from now on."""
+        """Set the owner of its turns and memory."""
         stream = self.stream
         stream.belong_to(stream.slot.address if rights.is_shared else self._account.name)
 
     def _use(self, rights: Rights) -> None:
-        """What the client may do from now on."""
+        """Set the rights of the client."""
         self.rights = rights
         self._belong_to_client(rights)
         self.registrations.use(rights, self._account)
         self.queries.use(rights, self._account)
         self._wire.use_rights(rights)
 
-    def _prepare_replay(self, replay: Replay, asked: _Asked, admitted: Admitted) -> None:
-        """Find out whether a client can be told of what it missed, and then accept it."""
-        if not asked.persisted:
+    def _prepare_replay(self, replay: Replay, request: _Request, admitted: Admitted) -> None:
+        """Look for gaps in the events that a client missed, and accept it."""
+        if not request.persisted:
             self.decline("start: expected with persisted events only")
         elif "replay" not in self._service.core.extensions:
             self.decline("start: this server does not keep events")
         else:
             self.stream.pause_reading(Pause.REPLAY)
-            self._preparing = self._service.spawn(self._find_gaps(replay, asked, admitted))
+            self._preparing = self._service.spawn(self._find_gaps(replay, request, admitted))
 
-    async def _find_gaps(self, replay: Replay, asked: _Asked, admitted: Admitted) -> None:
-        assert asked.start is not None
+    async def _find_gaps(self, replay: Replay, request: _Request, admitted: Admitted) -> None:
+        assert request.start is not None
         try:
             has_gaps = await replay.find_gaps()
             admitted = self._login.admitted_again(admitted)
@@ -236,20 +344,21 @@ class ClientSession(Generic[RequestT]):
         except Exception as e:
             self.stream.on_failed(e)
         else:
-            if asked.start.cursor is not None and self.stream.tcp_state is not TcpState.OPEN:
+            if request.start.cursor is not None and self.stream.tcp_state is not TcpState.OPEN:
                 self.decline("cursor: the client is gone")
-            elif has_gaps and asked.start.declines_gap:
+            elif has_gaps and request.start.declines_gap:
                 self.decline(f"start: {GAP_TEXT}")
             elif self.stream.close_reason is None:
                 try:
-                    self._accept(asked, admitted)
+                    self._accept(request, admitted)
                 except Exception as e:
                     self.stream.on_failed(e)
         self._preparing = None
         self.stream.resume_reading(Pause.REPLAY)
 
+    @override
     def readmit(self) -> None:
-        """Go on with the rights of a new configuration, or close if it does not let the client in.
+        """Apply the rights of a new configuration, or close if it does not admit the client.
 
         Registrations and queries that begin from now on have the new rights, notifications too. An
         answer to a query that began before is sent only if it has them. An expired token does not
@@ -283,7 +392,7 @@ class ClientSession(Generic[RequestT]):
                 service.fanout.add(self, self._filter)
 
     def leave(self) -> None:
-        """Its connection is closed."""
+        """The connection closed."""
         self._login.end()
         self.queries.end()
         self.registrations.leave()
@@ -308,8 +417,8 @@ class ClientSession(Generic[RequestT]):
         assert self.stream.client is not None
         self._service.core.announce(self._source, self.stream.client, is_connected=False)
 
+    @override
     async def drain(self) -> None:
-        """Answer the registrations that are under way, and take no more; bounded in time."""
         self.stream.pause_reading(Pause.CLOSING)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limits.DRAIN_TIMEOUT_S):
@@ -318,22 +427,23 @@ class ClientSession(Generic[RequestT]):
     # --- notifications (fanout.Receiver) ------------------------------------------------
 
     @property
+    @override
     def account(self) -> Account:
-        """What its client uses; from when it is admitted."""
+        """Available from when it is admitted."""
         return self._account
 
-    def notify(self, message: bytes, event_count: int, session: Session) -> None:
-        """See ``fanout.Receiver``."""
+    @override
+    def notify(self, message: bytes, event_count: int, session: Batch) -> None:
         self._wire.send_notification(message)
         self._service.stats.events_notified += event_count
         self._account.n_notified += event_count
 
+    @override
     def delay_queries(self, commit: asyncio.Future[None]) -> None:
-        """See ``fanout.Receiver``."""
         self.queries.find(commit)
 
+    @override
     def on_failed(self, error: Exception) -> None:
-        """See ``fanout.Receiver``."""
         is_gap = isinstance(error, EventerBridgeError)  # else it is a bug of ours, or no memory
         reason = CloseReason.GAP if is_gap else CloseReason.INTERNAL_ERROR
         self.stream.close(reason, detail=str(error) or repr(error), level=logging.ERROR)
@@ -349,12 +459,12 @@ class ClientSession(Generic[RequestT]):
             raise RemoteProtocolError("events_ack: this client has no cursor")
         self._replay.acknowledge(ids, parked, done)
 
+    @override
     def follows(self, server_id: int) -> bool:
-        """See ``ServedClient``."""
         return self._replay is not None and self._replay.is_wanted(server_id)
 
+    @override
     def notify_status(self, status: Status) -> None:
-        """The status of the core is another one now."""
         try:
             self._wire.send_status(status)
         except Exception as e:

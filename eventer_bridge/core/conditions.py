@@ -16,8 +16,8 @@ from typing import Any, Final
 import msgspec
 from hat import json
 
-from eventer_bridge.core.bounded_cache import BoundedCache, type_bytes
 from eventer_bridge.errors import ConditionError
+from eventer_bridge.memory import BoundedCache, type_bytes
 from eventer_bridge.model import EventType, JsonPayload, Payload, ProcessEvent, RegisterEvent
 from eventer_bridge.subscription import Subscription
 
@@ -32,7 +32,15 @@ _TYPES: Final[Mapping[str, tuple[type, ...]]] = {
 
 
 class Conditions:
-    """See the module.
+    """Conditions that payloads must satisfy to be stored.
+
+    The configuration is that of hat-event's backend: for a subscription, ``all`` or ``any`` of
+    several conditions, or ``json``: the payload is JSON, and its value at ``data_path`` has the
+    type ``data_type`` and equals ``data_value``, each if given. An event whose type matches several
+    subscriptions must satisfy all their conditions. hat-event silently drops other events; here,
+    their registration fails with the violated condition.
+
+    Only payloads of events with a condition are decoded.
 
     Args:
         confs: each with ``subscriptions`` and ``condition``, as ``schemas/gateway.yaml``

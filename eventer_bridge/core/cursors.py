@@ -1,20 +1,20 @@
-"""Cursors: how far clients acknowledged what they were sent, kept by the server.
+"""Cursors: the positions up to which clients acknowledged events, kept by the server.
 
-A cursor belongs to a client name and has a name of its own. A client that connects with it goes on
-behind what it acknowledged. One connection has it at a time: the newest takes it over. Of those
-that one process made, that is the last one that it made, whichever comes last.
+A cursor belongs to a client name and has a name of its own. A client that connects with a cursor
+resumes after the last acknowledged event. One connection holds a cursor at a time; the newest one
+takes it over. Among the connections of one process, the newest is the last that the process made,
+even if another one arrives later.
 
-Its positions are of the histories that the events of each server had (``history``).
+Positions refer to the histories of the events of each server (``history``).
 
-Events that a client cannot deal with are parked: the cursor goes on, and people look at them, and
-have them redelivered or dropped.
+Events that a client cannot process are parked: the cursor advances, and operators redeliver or drop
+the parked events.
 
-Everything is kept in rows of the backend (``backends.reader_rows``), which are written with other
-commits, some ``limits.CURSOR_PERIOD_S`` later: after a crash, events that were acknowledged last
-are sent again.
-A cursor itself is kept in memory, an event that is parked is not. In a group, the server tells the
-others of what changed (:meth:`Cursors.to_tell`), and takes over what they tell. How often a cursor
-was reset or deleted says what is newer, so the number of one that was deleted is kept.
+Rows of the backend (``backends.reader_rows``) keep everything. They are written with other commits,
+about ``limits.CURSOR_PERIOD_S`` later: after a crash, the last acknowledged events are sent again.
+Cursors are held in memory, parked events are not. In a group, the server publishes changes to the
+others (:meth:`Cursors.to_tell`) and takes over theirs. The number of resets and deletions of a
+cursor decides which state is newer; it is kept after a deletion.
 
 Runs on the event loop's thread.
 """
@@ -57,11 +57,11 @@ from eventer_bridge.subscription import EVERYTHING, Subscription
 mlog = logging.getLogger(__name__)
 
 _FEW_IDS: Final = 64
-"""Rows that are looked up one by one, in some 20 us each; all of a cursor take 5 ms at most."""
+"""Rows looked up one by one, about 20 us each; reading all rows of a cursor takes up to 5 ms."""
 
 
 _Names: TypeAlias = tuple[str, str]
-"""Of a client, and of a cursor of it."""
+"""Names of a client and of its cursor."""
 
 
 class CursorCore(Protocol):
@@ -69,10 +69,10 @@ class CursorCore(Protocol):
 
     @property
     def histories(self) -> Mapping[int, History]:
-        """Of the servers whose events are stored."""
+        """Histories of the servers whose events are stored."""
 
     def departure(self, seen: EventId, followed: str | None) -> Departure | None:
-        """Where what was seen departs from what is stored."""
+        """Where the history of a seen event departs from the stored one."""
 
 
 class Attempt(NamedTuple):
@@ -80,7 +80,7 @@ class Attempt(NamedTuple):
 
     Attributes:
         reader: name of the process.
-        number: later connections of it have greater ones.
+        number: increases with each connection of the process.
     """
 
     reader: str
@@ -88,13 +88,13 @@ class Attempt(NamedTuple):
 
 
 class CursorHolder(Protocol):
-    """The connection that has a cursor, ``Replay``."""
+    """The connection that holds a cursor: ``Replay``."""
 
     def on_cursor_lost(self, reason: str) -> None:
-        """It has it no more."""
+        """The connection lost the cursor."""
 
     def redeliver(self) -> None:
-        """There are events to be redelivered."""
+        """Parked events are due for redelivery."""
 
 
 class Cursor:
@@ -103,15 +103,15 @@ class Cursor:
     Attributes:
         client: name of the client.
         name: of the cursor.
-        row: as it is kept.
-        seen: the last event that was acknowledged, by server.
-        holder: the connection that has it.
-        n_parked: events of it that are parked.
-        lag_events: events behind, at most ``limits.MAX_LAG_EVENTS``.
-        lag_s: age of the oldest of them, in seconds.
-        oldest: timestamp from which on events may be behind; None: it is not known.
-        told: ``seen`` as other servers were told; None: they were not.
-        checking: held while the store is asked for events that are to be parked.
+        row: its stored form.
+        seen: the last acknowledged event of each server.
+        holder: the connection that holds it.
+        n_parked: number of parked events.
+        lag_events: number of unacknowledged events, at most ``limits.MAX_LAG_EVENTS``.
+        lag_s: age of the oldest unacknowledged event, in seconds.
+        oldest: earliest possible timestamp of an unacknowledged event; None: unknown.
+        told: ``seen`` as last published to other servers; None: not published.
+        checking: held while the store is queried for events to park.
     """
 
     def __init__(self, client: str, name: str, row: CursorRow) -> None:
@@ -126,29 +126,29 @@ class Cursor:
         self.oldest: Timestamp | None = None
         self.told: dict[int, EventId] | None = None
         self.checking = asyncio.Lock()
-        self._attempts: dict[str, int] = {}  # the newest of each process that had it last
+        self._attempts: dict[str, int] = {}  # newest of each recent process
 
     @property
     def names(self) -> _Names:
-        """Name of the client, and its own."""
+        """Names of the client and the cursor."""
         return self.client, self.name
 
     @property
     def parked_prefix(self) -> bytes:
-        """Beginning of the keys of its parked events."""
+        """Key prefix of its parked events."""
         return parked_prefix(self.client, self.name)
 
     def check_newest(self, attempt: Attempt) -> None:
-        """Check that no newer connection of the same process had it.
+        """Check that no newer connection of the same process held the cursor.
 
         Raises:
-            InitError: one had.
+            InitError: one did.
         """
         if attempt.number < self._attempts.get(attempt.reader, attempt.number):
             raise InitError(f"cursor {self.name!r}: a newer connection of this process took it")
 
     def note_newest(self, attempt: Attempt) -> None:
-        """The connection that has it now is this one."""
+        """Note the connection that holds the cursor now."""
         self._attempts.pop(attempt.reader, None)
         self._attempts[attempt.reader] = attempt.number
         for reader in [*self._attempts][: -limits.MAX_CURSOR_READERS]:
@@ -156,13 +156,13 @@ class Cursor:
 
 
 class Cursors:
-    """See the module.
+    """All cursors of a server.
 
     Args:
-        backend: keeps them.
-        hold_s: how long at most retention keeps what is behind a cursor; 0: it does not care.
-        is_in_group: whether other servers are to be told.
-        core: knows of which histories the stored events are; None: nobody does.
+        backend: stores them.
+        hold_s: maximum time that retention keeps unacknowledged events; 0: it ignores cursors.
+        is_in_group: whether changes are published to other servers.
+        core: knows the histories of the stored events; None: they are unknown.
     """
 
     def __init__(
@@ -176,7 +176,7 @@ class Cursors:
         self._backend = backend
         self._core = core
         self._is_in_group = is_in_group
-        self._untold: dict[bytes, _Names] = {}  # of what changed, by key
+        self._unpublished: dict[bytes, _Names] = {}  # changes to publish, by key
         self._hold_s = hold_s
         if hold_s:
             backend.hold_retention(self._held_since)
@@ -197,8 +197,8 @@ class Cursors:
             else:
                 self._cursors[client, name] = Cursor(client, name, row)
                 self._cursors[client, name].n_parked = len(parked)
-            if is_in_group:  # they may not know it: this one may have been killed
-                self._untold.update(dict.fromkeys((*parked, key), (client, name)))
+            if is_in_group:  # a killed server may not have published them
+                self._unpublished.update(dict.fromkeys((*parked, key), (client, name)))
 
     def __iter__(self) -> Iterator[Cursor]:
         return iter(tuple(self._cursors.values()))
@@ -206,10 +206,10 @@ class Cursors:
     # --- of clients -----------------------------------------------------------------------
 
     def look_up(self, client: str, name: str) -> Cursor | None:
-        """The cursor that a client wants to take; None: it is to be made.
+        """The cursor of a client; None: it does not exist yet.
 
         Raises:
-            LimitError: there are too many.
+            LimitError: there are too many cursors for a new one.
         """
         cursor = self._cursors.get((client, name))
         if cursor is not None:
@@ -227,18 +227,18 @@ class Cursors:
         start: Mapping[int, EventId],
         wanted: tuple[Subscription, int | None],
     ) -> Cursor:
-        """Have a connection have a cursor, from now on; another one that has it loses it.
+        """Give a cursor to a connection; its previous holder loses it.
 
         Args:
             client: name of the client.
-            name: of the cursor, which is made if it is new.
+            name: of the cursor, which is created if it does not exist.
             holder: the connection.
-            start: where it begins if it is new.
-            wanted: what the connection wants, and whose events.
+            start: position of a new cursor.
+            wanted: subscription of the connection, and the server of its events (None: all).
         """
         cursor = self._cursors.get((client, name))
         if cursor is None:
-            # of other servers, more may have been seen than is here; a cursor is at what is
+            # the client may have seen events of other servers that are not stored here yet
             known = (start[i] for i in self._backend.servers() if i in start)
             stored = [last for i in known if (last := self._stored(i)) is not None]
             cursor = self._make(client, name)
@@ -252,23 +252,23 @@ class Cursors:
         is_kept = 0 < len(types) <= limits.MAX_CURSOR_TYPES
         cursor.row.types = [*types] if is_kept else None
         if measured != (cursor.row.types, cursor.row.server_id):
-            cursor.oldest = None  # of others it is not known
+            cursor.oldest = None  # unknown for another subscription
         self._keep(cursor)
         return cursor
 
     def leave(self, cursor: Cursor, holder: CursorHolder) -> None:
-        """A connection that has a cursor, or had it, is gone."""
+        """A present or former holder disconnected."""
         if cursor.holder is holder:
             cursor.holder = None
 
     def acknowledge(self, cursor: Cursor, ids: Sequence[EventId]) -> None:
-        """A cursor goes on; never back."""
+        """Advance a cursor; it never moves back."""
         self._move(cursor, [i for i in ids if self._is_behind(cursor, i)])
         cursor.row.acked = Timestamp.now()
         self._keep(cursor)
 
     def parked_of(self, cursor: Cursor, ids: Collection[EventId]) -> set[EventId]:
-        """Those of some events that are parked."""
+        """The parked ones among some events."""
         if not cursor.n_parked:
             return set()
         prefix = cursor.parked_prefix
@@ -278,25 +278,25 @@ class Cursors:
         return {i for i in ids if prefix + encode_id(i) in rows}
 
     def check_room(self, cursor: Cursor, n_more: int) -> None:
-        """Check that so many more events may be parked.
+        """Check that more events may be parked.
 
         Raises:
-            RemoteProtocolError: that would be too many.
+            RemoteProtocolError: they would be too many.
         """
         if cursor.n_parked + n_more > limits.MAX_PARKED:
             raise RemoteProtocolError(f"more than {limits.MAX_PARKED} events are parked")
 
     def may_be_deleted(self, event_id: EventId) -> bool:
-        """See ``Backend``; raises as that."""
+        """See ``Backend.may_be_deleted``."""
         return self._backend.may_be_deleted(event_id)
 
     def is_at(self, cursor: Cursor, n_resets: int) -> bool:
-        """Whether a cursor was neither deleted nor reset since it had been reset so often."""
+        """Whether a cursor still exists and was reset exactly so often."""
         is_there = self._cursors.get((cursor.client, cursor.name)) is cursor
         return is_there and cursor.row.n_resets == n_resets
 
     def park(self, cursor: Cursor, events: Mapping[EventId, str]) -> None:
-        """Leave events to people, each for a reason.
+        """Park events, each with a reason.
 
         Raises:
             RemoteProtocolError: too many are parked.
@@ -310,7 +310,7 @@ class Cursors:
             self._put(key, encode_row(ParkedRow(reason, now)), cursor.names)
 
     def done(self, cursor: Cursor, ids: Sequence[EventId]) -> None:
-        """Events that were redelivered are dealt with, or dropped."""
+        """Parked events were processed after redelivery, or dropped."""
         for event_id in ids:
             key = cursor.parked_prefix + encode_id(event_id)
             if self._has_row(key):
@@ -318,7 +318,7 @@ class Cursors:
                 self._put(key, None, cursor.names)
 
     def parked(self, cursor: Cursor) -> dict[EventId, ParkedRow]:
-        """Events that are parked, in the order of their ids.
+        """The parked events, in the order of their ids.
 
         Raises:
             StoreDamagedError: a row cannot be decoded.
@@ -332,14 +332,14 @@ class Cursors:
     # --- of operators ---------------------------------------------------------------------
 
     def find(self, client: str, name: str) -> Cursor:
-        """A cursor; raises ControlError where there is none."""
+        """A cursor; raises ControlError if it does not exist."""
         cursor = self._cursors.get((client, name))
         if cursor is None:
             raise ControlError(f"client {client!r} has no cursor {name!r}")
         return cursor
 
     def reset(self, cursor: Cursor, seen: Mapping[int, EventId]) -> None:
-        """Have a cursor go on somewhere else, also back; a connection that has it loses it."""
+        """Move a cursor anywhere, also back; its holder loses it."""
         self._set(cursor, seen.values())
         cursor.row.n_resets += 1
         cursor.told = None
@@ -347,12 +347,12 @@ class Cursors:
         self._take_away(cursor, "the cursor was reset")
 
     def delete(self, cursor: Cursor) -> None:
-        """Forget a cursor and what it parked; a connection that has it loses it."""
+        """Delete a cursor and its parked events; its holder loses it."""
         for key, value in self._forget(cursor.names, cursor.row.n_resets + 1).items():
             self._put(key, value, cursor.names)
 
     def redeliver(self, cursor: Cursor, ids: Sequence[EventId]) -> None:
-        """Send parked events again: now, or when the client comes."""
+        """Redeliver parked events, now or when the client connects."""
         parked = self.parked(cursor)
         for event_id in ids:
             row = parked[event_id]
@@ -370,33 +370,33 @@ class Cursors:
     # --- of a group -----------------------------------------------------------------------
 
     def to_tell(self, is_ours: Callable[[EventId, EventId], bool]) -> list[ToldCursor | ToldParked]:
-        """What other servers are to be told, ``limits.TOLD_CURSORS`` at most; empty: nothing.
+        """Changes to publish to other servers, at most ``limits.TOLD_CURSORS``.
 
         Args:
-            is_ours: whether, between two events of this server, there are only events that tell
-                of cursors. Who reads these has its cursor go on, of which nobody is told: it
-                would never end.
+            is_ours: whether all events of this server between two given ones publish cursors. A
+                cursor that only advanced over such events is not published: that would produce the
+                next such event, without end.
 
         Raises:
-            StorageError: what is parked cannot be read; nothing was taken.
+            StorageError: parked events cannot be read; the changes stay pending.
         """
-        told: list[ToldCursor | ToldParked] = []
+        changes: list[ToldCursor | ToldParked] = []
         try:
-            while self._untold and len(told) < limits.TOLD_CURSORS:
-                key, names = next(iter(self._untold.items()))
+            while self._unpublished and len(changes) < limits.TOLD_CURSORS:
+                key, names = next(iter(self._unpublished.items()))
                 found = self._to_tell(key, names, is_ours)
-                del self._untold[key]
+                del self._unpublished[key]
                 if found is not None:
-                    told.append(found)
+                    changes.append(found)
         except BaseException:
-            self.tell_again(told)
+            self.tell_again(changes)
             raise
-        return told
+        return changes
 
     def _to_tell(
         self, key: bytes, names: _Names, is_ours: Callable[[EventId, EventId], bool]
     ) -> ToldCursor | ToldParked | None:
-        """What is to be told of something that changed; None: nothing, any more."""
+        """The message about a change; None: it is obsolete."""
         cursor, deleted = self._cursors.get(names), self._deleted.get(names)
         is_parked = key.startswith(PARKED_PREFIX)
         if cursor is None:
@@ -420,90 +420,91 @@ class Cursors:
         kept = row.reason, row.at, row.is_due, history_id, n_resets
         return ToldParked(cursor.client, cursor.name, event_id, *kept)
 
-    def tell_again(self, told: Sequence[ToldCursor | ToldParked]) -> None:
-        """Nobody was told of these, after all."""
-        for i in told:
-            names = i.client, i.cursor
+    def tell_again(self, changes: Sequence[ToldCursor | ToldParked]) -> None:
+        """Publish these again: the attempt failed."""
+        for change in changes:
+            names = change.client, change.cursor
             if (cursor := self._cursors.get(names)) is not None:
                 cursor.told = None
-            if isinstance(i, ToldParked):
-                key = parked_prefix(*names) + encode_id(i.id)
+            if isinstance(change, ToldParked):
+                key = parked_prefix(*names) + encode_id(change.id)
             else:
                 key = cursor_key(*names)
-            self._untold.setdefault(key, names)
+            self._unpublished.setdefault(key, names)
 
-    def take_over(self, told: ToldCursor | ToldParked, teller: int) -> None:
-        """Another server told of a cursor. It goes on, never back, unless people set it back.
+    def take_over(self, change: ToldCursor | ToldParked, sender: int) -> None:
+        """Apply a change that another server published. Only a reset moves a cursor back.
 
         Args:
-            told: what it told; its own events of which it tells are handed over already.
-            teller: the server.
+            change: the change; the sender's own events that it refers to were handed over before.
+            sender: the server.
 
         Raises:
-            StorageError: what is kept cannot be read.
+            StorageError: stored rows cannot be read.
             ClosedError: the store is closed.
         """
-        names = told.client, told.cursor
+        names = change.client, change.cursor
         cursor = self._cursors.get(names)
         row = self._deleted.get(names) if cursor is None else cursor.row
         rows: dict[bytes, bytes | None] = {}
         if (
             row is not None
-            and told.n_resets < row.n_resets
-            and (cursor is None or isinstance(told, ToldCursor))
+            and change.n_resets < row.n_resets
+            and (cursor is None or isinstance(change, ToldCursor))
         ):
-            return  # it was reset, or deleted, since
-        if isinstance(told, ToldCursor) and told.seen is None:
-            if row is None or told.n_resets > row.n_resets:
-                rows = self._forget(names, told.n_resets)
+            return  # older than the last reset or deletion
+        if isinstance(change, ToldCursor) and change.seen is None:
+            if row is None or change.n_resets > row.n_resets:
+                rows = self._forget(names, change.n_resets)
         elif cursor is None and len(self._cursors) >= limits.MAX_CURSORS:
-            extra = {"client": told.client, "cursor": told.cursor}
+            extra = {"client": change.client, "cursor": change.cursor}
             mlog.error("a cursor of another server is not kept: there are too many", extra=extra)
         else:
             if cursor is None:
                 cursor = self._make(*names)
-            if isinstance(told, ToldCursor):
-                self._take_over_position(cursor, told, teller)
-            elif told.id.server == teller or (
-                self._stored(told.id) == told.id and not self._departs(told.id, told.history)
+            if isinstance(change, ToldCursor):
+                self._take_over_position(cursor, change, sender)
+            elif change.id.server == sender or (
+                self._stored(change.id) == change.id
+                and not self._departs(change.id, change.history)
             ):
-                self._take_over_parked(cursor, told, rows)
+                self._take_over_parked(cursor, change, rows)
             rows[cursor_key(*names)] = encode_row(cursor.row)
         self._changed |= rows
         self._is_changed.set()
-        # and at once: whoever has the events of this session has these rows
+        # at once: a store with the events of this session has these rows, too
         self._backend.keep_reader_rows(rows)
 
-    def _take_over_position(self, cursor: Cursor, told: ToldCursor, teller: int) -> None:
+    def _take_over_position(self, cursor: Cursor, change: ToldCursor, sender: int) -> None:
         row, seen = cursor.row, {}
-        for event_id in told.seen or ():  # those of a third server may not be here
-            if self._departs(event_id, told.histories.get(event_id.server)):
-                continue  # what it tells was acknowledged is not what is here
-            stored = event_id if event_id.server == teller else self._stored(event_id)
+        for event_id in change.seen or ():  # those of a third server may be missing here
+            if self._departs(event_id, change.histories.get(event_id.server)):
+                continue  # acknowledged in another history than the stored one
+            stored = event_id if event_id.server == sender else self._stored(event_id)
             if stored is not None:
                 seen[event_id.server] = stored
-        if told.n_resets > row.n_resets:
-            row.n_resets = told.n_resets
+        if change.n_resets > row.n_resets:
+            row.n_resets = change.n_resets
             self._set(cursor, seen.values())
             self._take_away(cursor, "the cursor was reset")
         else:
             self._move(cursor, [i for i in seen.values() if self._is_behind(cursor, i)])
-        row.acked = max((i for i in (row.acked, told.acked) if i is not None), default=None)
+        row.acked = max((i for i in (row.acked, change.acked) if i is not None), default=None)
 
     def _take_over_parked(
-        self, cursor: Cursor, told: ToldParked, rows: dict[bytes, bytes | None]
+        self, cursor: Cursor, change: ToldParked, rows: dict[bytes, bytes | None]
     ) -> None:
-        key = cursor.parked_prefix + encode_id(told.id)
+        key = cursor.parked_prefix + encode_id(change.id)
         is_parked = self._has_row(key)
-        if told.reason is None:
+        if change.reason is None:
             cursor.n_parked -= is_parked
             rows[key] = None
         elif is_parked or cursor.n_parked < limits.MAX_PARKED:
             cursor.n_parked += not is_parked
-            rows[key] = encode_row(ParkedRow(told.reason, told.at, told.is_due))
+            rows[key] = encode_row(ParkedRow(change.reason, change.at, change.is_due))
 
     def _make(self, client: str, name: str) -> Cursor:
-        """A cursor that is nowhere yet."""
+        """Create a cursor without a position."""
         row = CursorRow([], Timestamp.now())
         if (deleted := self._deleted.pop((client, name), None)) is not None:
             row.n_resets = deleted.n_resets
@@ -511,7 +512,7 @@ class Cursors:
         return cursor
 
     def _forget(self, names: _Names, n_resets: int) -> dict[bytes, bytes | None]:
-        """Rows of a cursor that is deleted, which was reset or deleted so often."""
+        """Delete a cursor, if it exists; returns the rows to write."""
         row = CursorRow([], Timestamp.now(), n_resets=n_resets, is_deleted=True)
         self._deleted[names] = row
         rows: dict[bytes, bytes | None] = dict.fromkeys(self._rows(parked_prefix(*names)))
@@ -519,7 +520,7 @@ class Cursors:
         if len(self._deleted) > limits.MAX_DELETED_CURSORS:
             oldest = min(self._deleted, key=lambda i: self._deleted[i].created)
             del self._deleted[oldest]
-            self._changed[cursor_key(*oldest)] = None  # of which nobody is told
+            self._changed[cursor_key(*oldest)] = None  # not published
         if (cursor := self._cursors.pop(names, None)) is not None:
             self._take_away(cursor, "the cursor was deleted")
         return rows
@@ -527,10 +528,10 @@ class Cursors:
     # --- rows -----------------------------------------------------------------------------
 
     async def flush(self) -> None:
-        """Keep what changed; returns when that is durable.
+        """Write the changes; returns when they are durable.
 
         Raises:
-            EventerBridgeError: it is not.
+            EventerBridgeError: they are not.
         """
         async with self._lock:
             while self._changed:
@@ -544,7 +545,7 @@ class Cursors:
                     self._saving = {}
 
     async def run(self) -> None:
-        """Keep what changes, now and then."""
+        """Write changes periodically."""
         while True:
             await self._is_changed.wait()
             await asyncio.sleep(limits.CURSOR_PERIOD_S)
@@ -556,7 +557,7 @@ class Cursors:
                 self._is_changed.set()
 
     def _departs(self, event_id: EventId, followed: str | None) -> bool:
-        """Whether an event is of another history than what is stored of its server."""
+        """Whether an event belongs to another history than the stored events of its server."""
         return self._core is not None and self._core.departure(event_id, followed) is not None
 
     def _history_of(self, server_id: int) -> str | None:
@@ -571,7 +572,7 @@ class Cursors:
         return self._departs(seen, cursor.row.histories.get(event_id.server))
 
     def _move(self, cursor: Cursor, ids: Iterable[EventId]) -> None:
-        """Set a cursor to events that are stored; it is not kept yet."""
+        """Set positions of a cursor, without writing its row."""
         row = cursor.row
         for event_id in ids:
             cursor.seen[event_id.server] = event_id
@@ -582,7 +583,7 @@ class Cursors:
         row.seen = [*cursor.seen.values()]
 
     def _set(self, cursor: Cursor, ids: Iterable[EventId]) -> None:
-        """The same, and to nothing else."""
+        """Replace all positions of a cursor, without writing its row."""
         cursor.seen, cursor.row.histories, cursor.oldest = {}, {}, None
         self._move(cursor, ids)
 
@@ -590,21 +591,21 @@ class Cursors:
         self._put(cursor_key(*cursor.names), encode_row(cursor.row), cursor.names)
 
     def _stored(self, event_id: EventId) -> EventId | None:
-        """An event, or the last one of its server if that is before it; None: there is none."""
+        """The event, or the last stored one of its server if that is earlier; None: no event."""
         last = self._backend.last_session(event_id.server)
         if event_id.session <= last.session:
             return event_id
         return None if last.timestamp is None else EventId(event_id.server, last.session, INT64_MAX)
 
     def _rows(self, prefix: bytes) -> dict[bytes, bytes]:
-        """Rows as they will be."""
+        """Rows by prefix, with pending changes."""
         rows: dict[bytes, bytes | None] = {**self._backend.reader_rows(prefix)}
         for changed in (self._saving, self._changed):
             rows |= {key: value for key, value in changed.items() if key.startswith(prefix)}
         return {key: value for key, value in sorted(rows.items()) if value is not None}
 
     def _has_row(self, key: bytes) -> bool:
-        """Whether there will be a row; :meth:`_rows` would look at all that changed."""
+        """Whether a row exists, with pending changes; cheaper than :meth:`_rows`."""
         for changed in (self._changed, self._saving):
             if key in changed:
                 return changed[key] is not None
@@ -614,11 +615,11 @@ class Cursors:
         self._changed[key] = value
         self._is_changed.set()
         if self._is_in_group:
-            self._untold.pop(key, None)  # in the order of changes: parked first, then gone on
-            self._untold[key] = names
+            self._unpublished.pop(key, None)  # keeps the order of changes: parked before advanced
+            self._unpublished[key] = names
 
     def _held_since(self) -> Timestamp | None:
-        """See ``HeldCb``: as long as it is not known how far a cursor is behind, for all events."""
+        """See ``HeldCb``. While the lag of a cursor is unknown, all events are held."""
         cursors = tuple(self._cursors.values())
         if not cursors:
             return None
@@ -628,7 +629,7 @@ class Cursors:
     # --- lag ------------------------------------------------------------------------------
 
     async def watch(self) -> None:
-        """Find out how far cursors are behind, again and again."""
+        """Measure the lag of cursors periodically."""
         while True:
             for cursor in self:
                 try:
@@ -638,7 +639,7 @@ class Cursors:
             await asyncio.sleep(limits.CURSOR_LAG_PERIOD_S)
 
     async def measure(self, cursor: Cursor) -> None:
-        """Find out how far a cursor is behind, unless it goes back, or wants others, meanwhile.
+        """Measure the lag of a cursor, unless it moves back or its subscription changes meanwhile.
 
         Raises:
             EventerBridgeError: as ``Backend.count_server``.
@@ -656,7 +657,7 @@ class Cursors:
                 oldest = first if oldest is None else min(oldest, first)
         is_back = any(i not in cursor.seen or cursor.seen[i] < last for i, last in seen.items())
         if is_back or measured != (row.types, row.server_id):
-            return  # retention would not wait for what it is behind now
+            return  # outdated: retention could delete unacknowledged events
         cursor.oldest = began if oldest is None else oldest
         cursor.lag_events = min(n_events, limits.MAX_LAG_EVENTS)
         now = Timestamp.now().to_float()
@@ -664,8 +665,9 @@ class Cursors:
 
 
 def _is_known(cursor: Cursor, is_ours: Callable[[EventId, EventId], bool]) -> bool:
-    """Whether other servers know how far a cursor is."""
-    told = cursor.told
-    return told is not None and all(
-        i in told and (told[i] == last or is_ours(told[i], last)) for i, last in cursor.seen.items()
+    """Whether other servers know the positions of a cursor."""
+    published = cursor.told
+    return published is not None and all(
+        i in published and (published[i] == last or is_ours(published[i], last))
+        for i, last in cursor.seen.items()
     )

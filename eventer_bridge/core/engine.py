@@ -22,6 +22,7 @@ from contextlib import ExitStack
 from typing import Final
 
 from hat import aio
+from typing_extensions import override
 
 from eventer_bridge import limits
 from eventer_bridge.backends import history
@@ -30,14 +31,13 @@ from eventer_bridge.backends.history import History
 from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.backends.visible_query import VisibleQuery
 from eventer_bridge.core import group_events
+from eventer_bridge.core.base import Work
 from eventer_bridge.core.conditions import Conditions
 from eventer_bridge.core.connection_events import Announcer
 from eventer_bridge.core.cursors import Cursors
 from eventer_bridge.core.group_events import ToldCursor, ToldParked
 from eventer_bridge.core.paging import query_all
 from eventer_bridge.core.replicated import ReplicaCore
-from eventer_bridge.core.session import Session
-from eventer_bridge.core.stalls import Work
 from eventer_bridge.errors import (
     EventerBridgeError,
     ModuleError,
@@ -56,6 +56,8 @@ from eventer_bridge.model import (
 )
 from eventer_bridge.modules.loading import ModuleConf
 from eventer_bridge.modules.runner import ModuleEngineAdapter, ModuleRunner
+from eventer_bridge.packed import Batch
+from eventer_bridge.resources import closed_on_error
 
 mlog = logging.getLogger(__name__)
 audit = logging.getLogger("audit")
@@ -86,11 +88,8 @@ async def create(
         ModuleError: a module could not be created; the text says why.
     """
     engine = Engine(backend, server_id, modules, conditions, hold_s)
-    try:
+    async with closed_on_error(engine):
         await engine.start()
-    except BaseException:
-        await aio.uncancellable(engine.async_close())
-        raise
     return engine
 
 
@@ -126,32 +125,26 @@ class Engine(ReplicaCore):
         super().__init__(
             backend, server_id, conditions, has_modules=has_modules, is_in_group=is_in_group
         )
-        self._async_group = aio.Group()
         self.waits_for: str | None = None
         self._is_started = False  # STARTED is registered, and STOPPED is not
         self._announcer = Announcer(server_id, self._register_announced)
         self._starting_or_stopping = asyncio.Lock()
-        self._telling = asyncio.Lock()
-        self._told_sessions: deque[int] = deque(maxlen=limits.TOLD_SESSIONS)
+        self._publishing = asyncio.Lock()
+        self._published_sessions: deque[int] = deque(maxlen=limits.TOLD_SESSIONS)
         self._failure_handle = backend.register_failure_cb(self._notify_status)
         if backend.is_keeping:
             cursors = self.cursors = Cursors(backend, hold_s, is_in_group=is_in_group, core=self)
             self.async_group.spawn(cursors.run)
             self.async_group.spawn(cursors.watch)
             if is_in_group:
-                self.async_group.spawn(self._tell_now_and_then)
+                self.async_group.spawn(self._publish_periodically)
         self.async_group.spawn(self._clock.run)
         self.async_group.spawn(aio.call_on_cancel, self._close)
         self.async_group.spawn(aio.call_on_done, backend.wait_closing(), self.close)
 
     @property
-    def async_group(self) -> aio.Group:
-        """Group of the engine's tasks."""
-        return self._async_group
-
-    @property
+    @override
     def server_id(self) -> int:
-        """Identifier of this server."""
         return self._server_id
 
     @property
@@ -159,6 +152,7 @@ class Engine(ReplicaCore):
         """Seconds that the newest event of this server is ahead of the clock of its machine."""
         return self._clock.ahead_s
 
+    @override
     async def answer(
         self,
         query: VisibleQuery,
@@ -166,31 +160,32 @@ class Engine(ReplicaCore):
         after: Collection[asyncio.Future[None]] = (),
         holding: ExitStack | None = None,
     ) -> QueryResult:
-        """See :class:`EventCore`; and ``Backend.answer`` for what else is promised."""
+        """See also ``Backend.answer``."""
         if waiting := [commit for commit in after if not commit.done()]:
             await asyncio.wait(waiting)
         return await self._backend.answer(query, client, holding)
 
+    @override
     def answer_at_once(
         self, query: VisibleQuery, after: Collection[asyncio.Future[None]] = ()
     ) -> QueryResult | None:
-        """See :class:`EventCore`."""
         if after and not all(commit.done() for commit in after):
             return None
         return self._backend.answer_at_once(query)
 
+    @override
     def n_deletions(self) -> int:
-        """See :class:`EventCore`."""
         return self._backend.n_deletions()
 
+    @override
     async def check_ready(self) -> None:
-        """See :class:`EventCore`."""
         for fault in (self.fault, self.waits_for):
             if fault is not None:
                 raise NotOperationalError(fault)
         await super().check_ready()
         await self._backend.check()
 
+    @override
     def _work(self) -> Iterable[Work]:
         backend = self._backend
         yield Work("events wait for their commit", self.pending_events, self.n_ended)
@@ -348,6 +343,7 @@ class Engine(ReplicaCore):
         self._enter(Status.STOPPING)
         self.close()
 
+    @override
     def announce(self, source: Source, client_name: str, *, is_connected: bool) -> None:
         """Register the events of ``connection_events``.
 
@@ -358,8 +354,10 @@ class Engine(ReplicaCore):
     def _register_announced(
         self, source: Source, events: Sequence[RegisterEvent], quota: TypeQuota | None
     ) -> None:
-        self._check_ready(self._is_started)  # which it is until STOPPED
-        self._register(source, events, quota)
+        if not self._is_started:  # which it is until STOPPED
+            raise NotOperationalError(f"server is {self._phase.name}, not OPERATIONAL")
+        self._check_clock()
+        self._register_own(source, events, quota)
 
     async def _close(self) -> None:
         await self.stop(is_last=True)
@@ -373,7 +371,7 @@ class Engine(ReplicaCore):
         except EventerBridgeError as e:
             mlog.error("engine could not flush", extra={"reason": str(e)})
 
-    async def _tell_now_and_then(self) -> None:
+    async def _publish_periodically(self) -> None:
         while True:
             await asyncio.sleep(limits.TELL_PERIOD_S)
             if self.status is Status.OPERATIONAL:
@@ -383,37 +381,37 @@ class Engine(ReplicaCore):
         """Tell the other servers of the group how far cursors are (``group_events``)."""
         if self.cursors is None or not self._is_in_group:
             return
-        async with self._telling:
+        async with self._publishing:
             try:
-                while told := self.cursors.to_tell(self._is_only_told):
-                    await self._tell(self.cursors, told)
+                while changes := self.cursors.to_tell(self._is_publishing):
+                    await self._publish(self.cursors, changes)
             except EventerBridgeError as e:
                 mlog.warning("other servers are not told of cursors", extra={"reason": str(e)})
 
-    async def _tell(self, cursors: Cursors, told: Sequence[ToldCursor | ToldParked]) -> None:
+    async def _publish(self, cursors: Cursors, changes: Sequence[ToldCursor | ToldParked]) -> None:
         try:
             await cursors.flush()  # others are not told what this one may forget
-            session = self._register_told(told)
+            session = self._register_changes(changes)
             await asyncio.wait([session.committed])
             session.committed.result()
         except BaseException:
-            cursors.tell_again(told)
+            cursors.tell_again(changes)
             raise
-        self._told_sessions.append(session.events[0].id.session)
+        self._published_sessions.append(session.session)
 
-    def _register_told(self, told: Sequence[ToldCursor | ToldParked]) -> Session:
-        events = [group_events.of_cursor(self._server_id, i) for i in told]
+    def _register_changes(self, changes: Sequence[ToldCursor | ToldParked]) -> Batch:
+        events = [group_events.of_cursor(self._server_id, i) for i in changes]
         self._types.telling = [event.type for event in events]
         try:
-            return self._register(ENGINE_SOURCE, events)
+            return self._register_own(ENGINE_SOURCE, events)
         finally:
             self._types.telling = ()
 
-    def _is_only_told(self, first: EventId, last: EventId) -> bool:
+    def _is_publishing(self, first: EventId, last: EventId) -> bool:
         """See ``Cursors.to_tell``."""
         if first.server != self._server_id or last.session - first.session > limits.TOLD_SESSIONS:
             return False
-        return all(i in self._told_sessions for i in range(first.session, last.session + 1))
+        return all(i in self._published_sessions for i in range(first.session, last.session + 1))
 
     async def known_history(self, server_id: int) -> History | None:
         """The history that the events of a server are of which are stored; None: not known.
@@ -470,7 +468,7 @@ class Engine(ReplicaCore):
     async def _register_status(self, status: str, others: Sequence[RegisterEvent] = ()) -> None:
         event_type = ("event", str(self._server_id), "engine")
         event = RegisterEvent(event_type, None, JsonPayload.of(status))
-        session = self._register(ENGINE_SOURCE, [event, *others])
+        session = self._register_own(ENGINE_SOURCE, [event, *others])
         await asyncio.wait([session.committed])
         session.committed.result()
 

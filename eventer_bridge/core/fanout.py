@@ -2,9 +2,9 @@
 
 Clients with the same filter (subscription, server id, persisted) form one group. The groups
 of a type are cached until a group is added or removed. Groups that receive the same events
-share one message; the wire encodes it, and a session's events once (``Session.encodings``). A
-receiver that raises is closed, and costs the others nothing. So are those for whom a message cannot
-be made: who cannot be told of a session is to know that it missed something.
+share one message; the wire encodes it, and a session's events once (``Batch.encodings``). A
+receiver that raises is closed, without effect on the others. So are receivers of a session that
+cannot be encoded: they have to know that they missed it.
 
 Filters, which may have a thousand query types, are compared only when clients come and go. On
 the way of an event, groups are compared by identity.
@@ -18,15 +18,15 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
-from eventer_bridge.core.bounded_cache import BoundedCache, type_bytes
-from eventer_bridge.core.session import Session
+from eventer_bridge.memory import BoundedCache, type_bytes
 from eventer_bridge.model import EventType
+from eventer_bridge.packed import Batch
 from eventer_bridge.slices import Steps, parts
 from eventer_bridge.subscription import Subscription
 
 mlog = logging.getLogger(__name__)
 
-EncodeCb: TypeAlias = Callable[[Session, Sequence[int]], bytes]
+EncodeCb: TypeAlias = Callable[[Batch, Sequence[int]], bytes]
 """Creates the message with some events of a session, given their ascending indices."""
 
 
@@ -41,7 +41,9 @@ class Filter(NamedTuple):
 class Receiver(Protocol):
     """A client's connection."""
 
-    def notify(self, message: bytes, event_count: int, session: Session, /) -> None:
+    __slots__ = ()
+
+    def notify(self, message: bytes, event_count: int, session: Batch, /) -> None:
         """Send a message of ``EncodeCb``, of so many events of a session; must not block."""
 
     def on_failed(self, error: Exception) -> None:
@@ -79,7 +81,7 @@ class Fanout:
     def __init__(
         self,
         encode: EncodeCb,
-        prepare: Callable[[Session], Steps[None]],
+        prepare: Callable[[Batch], Steps[None]],
         on_hearing: Callable[[], None] = lambda: None,
     ) -> None:
         self._encode = encode
@@ -122,25 +124,26 @@ class Fanout:
         """Whether any receiver wants sessions that were registered (false) or are durable."""
         return self._n_groups[persisted] > 0
 
-    def notify(self, session: Session, persisted: bool) -> None:
+    def notify(self, session: Batch, persisted: bool) -> None:
         """Notify all current receivers whose filter matches a session."""
         if not self.hears(persisted=persisted):
             return
         indices_by_group: dict[_Group, list[int]] = {}
-        self._collect(indices_by_group, session.types, session.server_id, persisted)
+        self._collect(indices_by_group, session.event_types, session.server, persisted)
         if indices_by_group:
             for _ in self._notify_groups(indices_by_group, session):
                 pass
 
-    def notify_in_steps(self, session: Session, persisted: bool) -> Steps[None]:
+    def notify_in_steps(self, session: Batch, persisted: bool) -> Steps[None]:
         """As :meth:`notify`, of a large session."""
         if not self.hears(persisted=persisted):
             return
         indices_by_group: dict[_Group, list[int]] = {}
         groups_by_type = (self._persisted if persisted else self._registered).known
-        server_id = session.server_id
-        for part in parts(len(session.events)):
-            types = [event.type for event in session.events[part]]
+        server_id = session.server
+        all_types = session.event_types
+        for part in parts(len(session)):
+            types = all_types[part]
             for event_type in types:
                 if event_type not in groups_by_type:
                     self._groups_of(event_type, persisted)
@@ -172,7 +175,7 @@ class Fanout:
                     indices_by_group.setdefault(group, []).append(index)
 
     def _notify_groups(
-        self, indices_by_group: dict[_Group, list[int]], session: Session
+        self, indices_by_group: dict[_Group, list[int]], session: Batch
     ) -> Steps[None]:
         messages: dict[tuple[int, ...], bytes] = {}
         for group, indices in indices_by_group.items():
@@ -194,7 +197,7 @@ class Fanout:
                     receiver.on_failed(e)
             yield
 
-    def fail(self, session: Session | None, persisted: bool, error: Exception) -> None:
+    def fail(self, session: Batch | None, persisted: bool, error: Exception) -> None:
         """A session could not be notified: close the receivers that may want it.
 
         Args:
@@ -229,12 +232,12 @@ def _fail(group: _Group, error: Exception) -> None:
     mlog.error("clients cannot be told of a session", exc_info=error)
 
 
-def _may_want(group_filter: Filter, session: Session | None) -> bool:
+def _may_want(group_filter: Filter, session: Batch | None) -> bool:
     """Whether a session has something for a filter, as far as can be found out."""
     if session is None:
         return True
     try:
         is_wanted = any(map(group_filter.subscription.matches, session.types))
-        return is_wanted and group_filter.server_id in (None, session.server_id)
+        return is_wanted and group_filter.server_id in (None, session.server)
     except Exception:  # what failed before may fail again
         return True

@@ -1,16 +1,16 @@
-"""What a server of a group tells the others, so that one can take over: events of its own.
+"""Events by which a server of a group publishes its state, so that another can take over.
 
 ====================================  ==========================================================
 ``event/<server id>/request``         the last event of each session with a request key:
                                       :class:`ToldRequest`
-``event/<server id>/cursor/<digest>`` how far a cursor is, now and then: :class:`ToldCursor`
-``event/<server id>/parked/<digest>`` an event that a client parked, or dealt with:
+``event/<server id>/cursor/<digest>`` positions of a cursor, periodically: :class:`ToldCursor`
+``event/<server id>/parked/<digest>`` an event that a client parked, or processed later:
                                       :class:`ToldParked`
 ====================================  ==========================================================
 
-They are replicated as all events are, in their order: who has the events of a request has its key.
-So nothing else is to be kept in step, and it does not matter for how long a server was away. The
-digest is of the names of client and cursor, which cannot always be part of an event type.
+They are replicated like all events, in their order: a server with the events of a request has its
+key. So nothing else needs synchronisation, however long a server was away. The digest is of the
+names of client and cursor, which cannot always be part of an event type.
 
 Clients cannot register such events (:func:`is_told`).
 
@@ -40,8 +40,8 @@ _OF_REQUESTS: Final = ("event", "?", REQUEST)
 _OF_CURSORS: Final = ("event", "?", CURSOR, "?")
 
 UNTOLD: Final = Subscription([_OF_REQUESTS, _OF_CURSORS])
-"""Those of which retention deletes what does not count any more: no reader, and no server that was
-away, is told of it."""
+"""Events that retention deletes when they are obsolete, without a gap for readers or servers that
+were away."""
 
 _SEGMENTS: Final = {REQUEST: 3, CURSOR: 4, PARKED: 4}
 _NAME_BYTES: Final = 8
@@ -55,11 +55,11 @@ _Digest = Annotated[bytes, msgspec.Meta(min_length=DIGEST_BYTES, max_length=DIGE
 
 
 class ToldRequest(msgspec.Struct, frozen=True):
-    """A request key; of its session.
+    """The request key of a session.
 
     Attributes:
         client: name of the client.
-        key: what it calls the request.
+        key: the client's name of the request.
         digest: see ``RequestKey``.
     """
 
@@ -74,10 +74,10 @@ class ToldCursor(msgspec.Struct, frozen=True):
     Attributes:
         client: name of the client.
         cursor: name of the cursor.
-        seen: the last event that was acknowledged, of each server; None: it was deleted.
-        n_resets: how often people set it somewhere else, or deleted it.
-        acked: when something was acknowledged last.
-        histories: as those of ``CursorRow``; earlier versions tell none.
+        seen: the last acknowledged event of each server; None: the cursor was deleted.
+        n_resets: number of its resets and deletions.
+        acked: time of the last acknowledgement.
+        histories: see ``CursorRow``; earlier versions publish none.
     """
 
     client: str
@@ -95,10 +95,10 @@ class ToldParked(msgspec.Struct, frozen=True):
         client: name of the client.
         cursor: name of the cursor.
         id: of the event.
-        reason: why; None: it is parked no more.
-        at: when.
-        is_due: whether it is to be redelivered.
-        history: of the event; None: not known.
+        reason: why it was parked; None: it is no longer parked.
+        at: time of the change.
+        is_due: whether it is due for redelivery.
+        history: of the event; None: unknown.
         n_resets: of the cursor.
     """
 
@@ -113,7 +113,7 @@ class ToldParked(msgspec.Struct, frozen=True):
 
 
 def is_told(event_type: EventType, server_id: int) -> bool:
-    """Whether a type is that of such an event of a server."""
+    """Whether events of a type publish state of a server."""
     return (
         len(event_type) in {3, 4}
         and event_type[0] == "event"
@@ -123,11 +123,11 @@ def is_told(event_type: EventType, server_id: int) -> bool:
 
 
 def retention(keys_s: float) -> tuple[RetentionRule, ...]:
-    """Rules for what need not be kept of them, to stand before those of users.
+    """Retention rules of these events, to precede those of users.
 
-    No rule of a user applies to them: one for everything would delete them before a server that is
-    away has them. How much there is of them is bounded by request keys and parked events. What
-    these rules delete is missed by nobody: keys that are forgotten, and where a cursor was before.
+    Rules of users do not apply to them: one for everything would delete them before a server that
+    was away has received them. Request keys and parked events bound their number. These rules only
+    delete obsolete events: expired keys, and former positions of cursors.
 
     Args:
         keys_s: how long request keys are kept.
@@ -136,17 +136,17 @@ def retention(keys_s: float) -> tuple[RetentionRule, ...]:
         RetentionRule((_OF_REQUESTS,), duration_s=keys_s, is_told=False),
         # the latest event of each type is kept, whatever the rule says
         RetentionRule((_OF_CURSORS,), max_entries=1, is_told=False),
-        RetentionRule((("event", "?", PARKED, "?"),)),  # without a limit: each tells of another one
+        RetentionRule((("event", "?", PARKED, "?"),)),  # no limit: each is about another event
     )
 
 
 def request_type(server_id: int) -> EventType:
-    """The type of the events of requests."""
+    """The type of events of request keys."""
     return "event", str(server_id), REQUEST
 
 
 def of_request(server_id: int, key: RequestKey) -> RegisterEvent | None:
-    """The event of a request; None: the client's name is no text that can be told."""
+    """The event of a request key; None: the client's name cannot be encoded."""
     told = ToldRequest(key.owner, key.key, key.digest)
     try:
         payload = JsonPayload.of(told)
@@ -155,16 +155,16 @@ def of_request(server_id: int, key: RequestKey) -> RegisterEvent | None:
     return RegisterEvent(request_type(server_id), None, payload)
 
 
-def of_cursor(server_id: int, told: ToldCursor | ToldParked) -> RegisterEvent:
-    """The event of a cursor, or of an event that is parked."""
-    names = msgspec.json.encode([told.client, told.cursor])
+def of_cursor(server_id: int, change: ToldCursor | ToldParked) -> RegisterEvent:
+    """The event of a cursor or a parked event."""
+    names = msgspec.json.encode([change.client, change.cursor])
     digest = hashlib.blake2b(names, digest_size=_NAME_BYTES).hexdigest()
-    what = CURSOR if isinstance(told, ToldCursor) else PARKED
-    return RegisterEvent(("event", str(server_id), what, digest), None, JsonPayload.of(told))
+    what = CURSOR if isinstance(change, ToldCursor) else PARKED
+    return RegisterEvent(("event", str(server_id), what, digest), None, JsonPayload.of(change))
 
 
 def request_in(session: Sequence[Event]) -> RequestKey | None:
-    """The key of a session of another server; None: it has none."""
+    """The request key of another server's session; None: it has none."""
     last = session[-1]
     if last.type[-1] != REQUEST or not is_told(last.type, last.id.server):
         return None
@@ -173,9 +173,9 @@ def request_in(session: Sequence[Event]) -> RequestKey | None:
 
 
 def cursors_in(session: Sequence[Event]) -> list[ToldCursor | ToldParked]:
-    """What a session of another server tells of cursors."""
-    told: list[ToldCursor | ToldParked] = []
-    # a server tells of cursors in sessions that have nothing else
+    """Changes of cursors that another server's session publishes."""
+    changes: list[ToldCursor | ToldParked] = []
+    # such sessions contain nothing else
     if len(session[0].type) == _SEGMENTS[CURSOR] and is_told(session[0].type, session[0].id.server):
         for event in session:
             found: ToldCursor | ToldParked | None
@@ -184,12 +184,12 @@ def cursors_in(session: Sequence[Event]) -> list[ToldCursor | ToldParked]:
             else:
                 found = _read(event, ToldParked)
             if found is not None:
-                told.append(found)
-    return told
+                changes.append(found)
+    return changes
 
 
 def _read(event: Event, as_type: type[T]) -> T | None:
-    """What an event tells; None: it was not written by such a server."""
+    """The decoded payload; None: it is no such message."""
     if not isinstance(event.payload, JsonPayload):
         return None
     try:

@@ -9,10 +9,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from typing_extensions import override
+
 from eventer_bridge import limits
-from eventer_bridge.backends.hat_lmdb import reading as hat_reading
-from eventer_bridge.backends.hat_lmdb.database import Unreadable
-from eventer_bridge.backends.hat_lmdb.reading import HatDatabase
+from eventer_bridge.backends import hat_lmdb
+from eventer_bridge.backends.hat_lmdb import HatDatabase, Unreadable
 from eventer_bridge.backends.rocksdb import directories
 from eventer_bridge.backends.rocksdb.commit import Commit
 from eventer_bridge.backends.rocksdb.contents import FORMAT, IMPORTING
@@ -21,7 +22,9 @@ from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.backends.rocksdb.types import TypeRegistry
 from eventer_bridge.core.validation import check_payload, check_type
 from eventer_bridge.errors import EventerBridgeError
-from eventer_bridge.model import INT64_MAX, Event, Timestamp
+from eventer_bridge.model import INT64_MAX, Event, EventType, Timestamp
+from eventer_bridge.packed import TypeTable, encode_type, stored_batch
+from eventer_bridge.slices import at_once
 
 MAX_COMMIT_BYTES: Final = 8 << 20
 """Payload bytes that are written at a time."""
@@ -38,6 +41,7 @@ class ImportRefusal(NamedTuple):
     id: tuple[int, int, int]
     reason: str
 
+    @override
     def __str__(self) -> str:
         return f"{'/'.join(map(str, self.id))}: {self.reason}"
 
@@ -70,7 +74,7 @@ def ext_import(
             left of it then.
     """
     with (
-        hat_reading.open_database(hat_path) as hat,
+        hat_lmdb.open_database(hat_path) as hat,
         directories.new_directory(store_path) as path,
     ):
         store = Store(path)
@@ -94,6 +98,7 @@ class _Import:
         self._on_progress = on_progress
         self._types = TypeRegistry(())
         self._new_types: list[tuple[TypeId, bytes]] = []
+        self._table = TypeTable(self._find_type, limits.CACHE_BYTES)
         self._commit = Commit()
         self._commit_bytes = 0
         self._marks = {
@@ -133,7 +138,7 @@ class _Import:
             try:
                 check_type(event.type)
                 check_payload(event.payload)
-                self._types.intern([event], self._new_types)
+                at_once(self._types.intern([(0, event.type)], self._new_types))
             except EventerBridgeError as e:
                 self._refuse(_refusal(event, str(e)))
                 continue
@@ -154,8 +159,8 @@ class _Import:
             return None
         self._n_events += len(session)
         self._n_sessions += 1
-        type_ids = self._types.intern(session, self._new_types)
-        self._store.stage(self._commit, [session], type_ids, self._new_types)
+        self._store.stage_types(self._commit, self._new_types)
+        self._store.stage(self._commit, [stored_batch(session, self._table)], self._types.ids)
         self._new_types.clear()
         is_large = self._commit_bytes > MAX_COMMIT_BYTES
         if is_large or self._commit.n_events > limits.MAX_GROUP_EVENTS:
@@ -166,6 +171,10 @@ class _Import:
         self._store.write(self._commit)
         self._commit = Commit()
         self._commit_bytes = 0
+
+    def _find_type(self, key: bytes | EventType) -> tuple[EventType, TypeId, bytes]:
+        assert isinstance(key, tuple)
+        return key, self._types.ids[key], encode_type(key)
 
     def _refuse(self, refusal: ImportRefusal) -> None:
         self._n_refused += 1

@@ -1,6 +1,6 @@
 """Registrations with a request key: stored once, however often they are sent (``request_keys``).
 
-What is under way is known here, what is stored the backend knows. So a request that is sent again
+Batches under way are known here, stored ones the backend knows. So a request that is sent again
 while the first one waits for its commit, over the same connection or another one, shares its
 outcome.
 
@@ -13,41 +13,18 @@ Belongs to the event loop's thread.
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from itertools import repeat
-from typing import NamedTuple, TypeAlias, cast
 
-from eventer_bridge.backends.base import Backend
-from eventer_bridge.backends.request_keys import KeptRequest, RequestKey, events_of
-from eventer_bridge.backends.type_budget import TypeQuota
-from eventer_bridge.core.session import PackedSessions, Repeated, Session, payload_bytes
+from eventer_bridge.backends.base import Backend, failed
+from eventer_bridge.backends.request_keys import KeptRequest, RequestKey
+from eventer_bridge.core.session import is_large
 from eventer_bridge.errors import EventerBridgeError, RequestKeyError, RequestOrderError
-from eventer_bridge.model import Event, RegisterEvent, Source
-from eventer_bridge.slices import at_once
+from eventer_bridge.model import Event
+from eventer_bridge.packed import Batch, assign
 
 mlog = logging.getLogger(__name__)
 
-Requests: TypeAlias = Sequence[Sequence[RegisterEvent]]
-Outcome: TypeAlias = Session | Repeated | EventerBridgeError
-
-RegisterAllCb: TypeAlias = Callable[
-    [Source, Requests, TypeQuota | None, Sequence[RequestKey]],
-    "Sequence[Session | EventerBridgeError]",
-]
-"""Registers requests that were not registered before, under these keys; empty: without."""
-
-
-class _Turn(NamedTuple):
-    """Requests of a client that were registered together, each with another key.
-
-    Attributes:
-        names: what the client calls each.
-        keys: the keys of each.
-        outcomes: what became of each.
-    """
-
-    names: Sequence[str]
-    keys: Sequence[RequestKey]
-    outcomes: Sequence[Session | EventerBridgeError]
+RegisterCb = Callable[[list[Batch]], None]
+"""Registers batches: each has ``committed`` afterwards."""
 
 
 class KeyedRequests:
@@ -55,49 +32,37 @@ class KeyedRequests:
 
     Args:
         backend: knows what is stored.
-        register_all: see :data:`RegisterAllCb`.
+        register: see :data:`RegisterCb`.
     """
 
-    def __init__(self, backend: Backend, register_all: RegisterAllCb) -> None:
+    def __init__(self, backend: Backend, register: RegisterCb) -> None:
         self._backend = backend
-        self._register_all = register_all
-        # the last turn of each request, by client and what it calls it
-        self._under_way: dict[str, dict[str, _Turn]] = {}
-        # the same turns, by the next outcome that each waits for
-        self._turns: dict[asyncio.Future[None], list[_Turn]] = {}
+        self._register = register
+        # the last batch of each key under way, by client and key
+        self._under_way: dict[str, dict[str, Batch]] = {}
+        # the same batches, by what they wait for
+        self._by_commit: dict[asyncio.Future[None], list[Batch]] = {}
 
-    def register(
-        self,
-        source: Source,
-        requests: Requests,
-        quota: TypeQuota | None,
-        keys: Sequence[RequestKey | None],
-    ) -> Sequence[Outcome]:
-        """See ``EventCore.register_keyed``; the keys are of one client."""
-        if all(keys) and all(requests):
-            named = cast(Sequence[RequestKey], keys)
-            names = [key.key for key in named]
-            if len({*names}) == len(names) and self._are_new(named, names):
-                found = self._register_all(source, requests, quota, named)
-                self._note(_Turn(names, named, found))
-                return found
-        outcomes: list[Outcome] = []
-        for events, key in zip(requests, keys, strict=True):
-            if key is None or not events:  # of no events, nothing is stored
-                outcomes += self._register_all(source, [events], quota, ())
-            else:
-                outcomes.append(self._register_one(source, events, quota, key))
-        return outcomes
+    def register(self, batches: list[Batch]) -> None:
+        """Register batches of one client, of which some have a key.
+
+        Those that are new and follow each other are registered together.
+        """
+        keyed = [i for i in batches if i.key is not None and len(i)]
+        if len(keyed) == len(batches) and self._are_new(batches):
+            self._register_new(batches)
+            return
+        for batch in batches:
+            if batch.key is None or not len(batch):  # of no events, nothing is stored
+                self._register([batch])
+            elif not self._find(batch, batch.key):
+                self._register_new([batch])
 
     def take_over(self, key: RequestKey, first: Event) -> RequestKey | None:
-        """What to keep of a request that another server stored.
-
-        Args:
-            key: its key.
-            first: an event of its session.
+        """Check the key of a request that another server stored, with an event of its session.
 
         Returns:
-            The key; None: it is not kept, as it is known here, with other events.
+            The key to keep; None: it is known here already.
 
         Raises:
             EventerBridgeError: as ``Backend.find_requests``.
@@ -128,11 +93,12 @@ class KeyedRequests:
         if before is None:
             raise order_error(key.after)
 
-    def _are_new(self, keys: Sequence[RequestKey], names: Sequence[str]) -> bool:
-        """Whether none was used before, and each comes after the one before it, if after any."""
-        owner = keys[0].owner
-        others = [key.after for key in keys[1:]]
-        if others != names[:-1] and any(i is not None for i in others):
+    def _are_new(self, batches: Sequence[Batch]) -> bool:
+        """Whether no key was used before, and each comes after the one before it, if after any."""
+        keys = [batch.key for batch in batches if batch.key is not None]
+        owner, names = keys[0].owner, [key.key for key in keys]
+        afters = [key.after for key in keys[1:]]
+        if len({*names}) < len(names) or (afters != names[:-1] and any(i for i in afters)):
             return False
         under_way = self._under_way.get(owner)
         if under_way and not under_way.keys().isdisjoint(names):
@@ -143,82 +109,56 @@ class KeyedRequests:
         except EventerBridgeError:
             return False
 
-    def _find_under_way(self, owner: str, name: str) -> tuple[RequestKey, Session] | None:
-        turn = self._under_way.get(owner, {}).get(name)
-        if turn is None:
-            return None
-        i = turn.names.index(name)
-        outcome = turn.outcomes[i]
-        if isinstance(outcome, Session) and not outcome.has_failed:
-            return turn.keys[i], outcome
-        return None
+    def _find_under_way(self, owner: str, name: str) -> Batch | None:
+        batch = self._under_way.get(owner, {}).get(name)
+        return None if batch is None or batch.has_failed else batch
 
-    def _register_one(
-        self,
-        source: Source,
-        events: Sequence[RegisterEvent],
-        quota: TypeQuota | None,
-        key: RequestKey,
-    ) -> Outcome:
-        owner, name, digest = key.owner, key.key, key.digest
-        if under_way := self._find_under_way(owner, name):
-            known, first = under_way
-            return Repeated(first) if known.digest == digest else _other_content(name)
+    def _find(self, batch: Batch, key: RequestKey) -> bool:
+        """Set the outcome of a batch that is a repetition or refused; whether it was one."""
         try:
-            (kept,) = self._backend.find_requests(owner, [name])
-            if kept is not None and kept.digest == digest:
-                return _repeated(source, events, kept)
+            if first := self._find_under_way(key.owner, key.key):
+                assert first.key is not None
+                _check_content(key, first.key.digest)
+                batch.first, batch.committed = first, first.committed
+                batch.is_large = is_large(len(batch), batch.payload_bytes)
+                return True
+            (kept,) = self._backend.find_requests(key.owner, [key.key])
             if kept is not None:
-                return _other_content(name)
+                _check_content(key, kept.digest)
+                _repeat(batch, kept)
+                return True
             self.check_order(key)
         except EventerBridgeError as e:
-            return e.with_traceback(None)
-        found = self._register_all(source, [events], quota, [key])
-        self._note(_Turn([name], [key], found))
-        return found[0]
-
-    def _note(self, turn: _Turn) -> None:
-        """Note what is under way, until all its outcomes are known."""
-        if self._await_one(turn):
-            under_way = self._under_way.setdefault(turn.keys[0].owner, {})
-            under_way.update(zip(turn.names, repeat(turn), strict=False))
-
-    def _await_one(self, turn: _Turn) -> bool:
-        """Await the last session of a turn that is under way; False: there is none."""
-        for committed in reversed(_commits(turn.outcomes)):
-            # those before it are mostly known by then; but it may fail before they are stored
-            if not committed.done():
-                turns = self._turns.get(committed)
-                if turns is None:
-                    self._turns[committed] = [turn]
-                    committed.add_done_callback(self._on_done)
-                else:
-                    turns.append(turn)
-                return True
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            batch.committed = failed(future, e.with_traceback(None))
+            return True
         return False
 
+    def _register_new(self, batches: list[Batch]) -> None:
+        """Register batches, and note what is under way until its outcome is known."""
+        self._register(batches)
+        for batch in batches:
+            commit = batch.committed
+            if commit.done():
+                continue
+            assert batch.key is not None
+            self._under_way.setdefault(batch.key.owner, {})[batch.key.key] = batch
+            waiting = self._by_commit.get(commit)
+            if waiting is None:
+                self._by_commit[commit] = [batch]
+                commit.add_done_callback(self._on_done)
+            else:
+                waiting.append(batch)
+
     def _on_done(self, committed: asyncio.Future[None]) -> None:
-        for turn in self._turns.pop(committed):
-            # commits keep their order: usually the first session is in that of the last
-            if _commits(turn.outcomes)[0] is committed or not self._await_one(turn):
-                self._forget(turn)
-
-    def _forget(self, turn: _Turn) -> None:
-        owner = turn.keys[0].owner
-        under_way = self._under_way.get(owner, {})
-        found = [*map(under_way.pop, turn.names, repeat(None))]
-        if found.count(turn) < len(found):  # some were registered again
-            again = zip(turn.names, found, strict=True)
-            under_way.update((name, i) for name, i in again if i is not None and i is not turn)
-        if not under_way:
-            self._under_way.pop(owner, None)
-
-
-def _commits(outcomes: Sequence[Outcome]) -> Sequence[asyncio.Future[None]]:
-    """Those of the sessions, in their order; one, if they share it."""
-    if isinstance(outcomes, PackedSessions):  # which are not to be made for that
-        return [outcomes.committed]
-    return [i.committed for i in outcomes if isinstance(i, Session)]
+        for batch in self._by_commit.pop(committed):
+            assert batch.key is not None
+            owner, name = batch.key.owner, batch.key.key
+            under_way = self._under_way.get(owner, {})
+            if under_way.get(name) is batch:  # else it was registered again
+                del under_way[name]
+                if not under_way:
+                    del self._under_way[owner]
 
 
 def order_error(after: str) -> RequestOrderError:
@@ -226,20 +166,17 @@ def order_error(after: str) -> RequestOrderError:
     return RequestOrderError(f"request_key {after!r}, its after_key, is not stored")
 
 
-def _repeated(source: Source, events: Sequence[RegisterEvent], kept: KeptRequest) -> Repeated:
-    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    done.set_result(None)
-    n_bytes = payload_bytes(events)
-    session = Session.sized(source, len(events), n_bytes, done)
-    making = events_of(kept, events)
-    if session.is_large:
-        return Repeated(session, making)
-    session.events = at_once(making)
-    return Repeated(session)
+def _check_content(key: RequestKey, digest: bytes) -> None:
+    if key.digest != digest:
+        raise RequestKeyError(
+            f"request_key {key.key!r} was used before, with other events"
+            " (JSON payloads are compared as they were written)"
+        )
 
 
-def _other_content(key: str) -> RequestKeyError:
-    return RequestKeyError(
-        f"request_key {key!r} was used before, with other events"
-        " (JSON payloads are compared as they were written)"
-    )
+def _repeat(batch: Batch, kept: KeptRequest) -> None:
+    """Have a batch answered as the one that is stored: with the same events."""
+    batch.committed = asyncio.get_running_loop().create_future()
+    batch.committed.set_result(None)
+    batch.first, batch.is_large = batch, is_large(len(batch), batch.payload_bytes)
+    assign([batch], kept.server, kept.session, kept.timestamp.s, kept.timestamp.us)

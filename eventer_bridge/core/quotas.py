@@ -1,16 +1,16 @@
 """Quotas: how much a client may use, with all its connections.
 
 A quota is configured for each client (``quota`` of the client), and for those that have none of
-their own (``quota`` of the gateway). What is exceeded
+their own (``quota`` of the gateway). The effect of an exceeded quota
 
 * of connections and subscriptions: the connection is declined;
-* of a rate (events, bytes, time of queries): the client is not read from, and its queries do not
-  begin, until it is paid for (``net.throttle``);
+* of a rate (events, bytes, time of queries): the client is not read, and its queries do not
+  begin, until its quota has recovered (``net.throttle``);
 * of event types: the registration is refused (``backends.type_budget``);
 * of rows: an answer ends early, and says that more follows.
 
-An :class:`Account` is what one client uses. There is one for each configured client that was there,
-by its name in the configuration, so that peers cannot make more of them.
+An :class:`Account` counts the use of one client. Each configured client that connected has one, by
+its name in the configuration, so that peers cannot create more.
 
 Runs on the event loop's thread.
 """
@@ -233,22 +233,22 @@ class Accounts:
 
 
 def limit_rows(params: QueryParams, most: int) -> QueryParams:
-    """A query for so many rows at most; :func:`first_rows` is for those that cannot say so."""
+    """Limit the rows of a query; see :func:`first_rows` for queries without such a limit."""
     if isinstance(params, QueryLatestParams):
         return params
-    asked = params.max_results
-    return params if asked is not None and asked <= most else replace(params, max_results=most)
+    n = params.max_results
+    return params if n is not None and n <= most else replace(params, max_results=most)
 
 
 def first_rows(result: QueryResult, most: int) -> QueryResult:
-    """So many rows of an answer at most."""
+    """Limit the rows of an answer."""
     if len(result.events) <= most:
         return result
     return QueryResult(result.events[:most], more_follows=True)
 
 
-def has_ended_early(asked: QueryParams, result: QueryResult, most: int) -> bool:
-    """Whether an answer would have more rows if it were not for the quota."""
+def has_ended_early(requested: QueryParams, result: QueryResult, most: int) -> bool:
+    """Whether the quota cut an answer short."""
     if not result.more_follows or len(result.events) < most:
         return False
-    return isinstance(asked, QueryLatestParams) or asked.max_results != most
+    return isinstance(requested, QueryLatestParams) or requested.max_results != most

@@ -1,4 +1,4 @@
-"""What a client missed: from the store, and then what is new, without a gap and without a double.
+"""Replay of missed events from the store, then live events, without gaps or duplicates.
 
 ::
 
@@ -7,22 +7,23 @@
                         └──── too much came meanwhile ◀─────────────┘        │
                         └──── the client does not read ◀─────────────────────┘
 
-To join, the client is subscribed first. If no commit was notified since its last reads, that is
-all. Otherwise, what it is notified of is held, and the rest is read from the store, from where
-these reads ended: that is where the store ended, whether the client wants its last events or not.
-What a commit made durable before the subscription is found by these reads, what is
-notified after it is held, and what is both (a read may be ahead of the notification) is left out:
-sessions of a server are notified in the order of their ids. What is held is bounded: if it becomes
-too much, it is dropped and read from the store after all. So nothing waits in memory for a client,
-neither while it catches up nor when it reads slowly afterwards.
+To join, the client is subscribed first. If no commit was notified since its last reads, it is
+live. Otherwise, its notifications are held, and the rest is read from the store, from the end of
+the last reads: the end of the store at that time, whether or not the client wants its last events.
+These reads find everything durable before the subscription; later notifications are held. Events in
+both (a read may be ahead of the notification) are skipped: sessions of a server are notified in the
+order of their ids. Held notifications are bounded: if they exceed the bound, they are dropped and
+read from the store. So no client keeps memory, neither while it catches up nor when it reads slowly
+afterwards.
 
-Each page is looked at with what retention had deleted by then, of the same moment: where it deleted
-what the client has not seen, the client is told before the page (or closed, if it declines gaps).
+Each page is read together with the deletions of retention at the same moment: if they include
+events that the client has not seen, a gap is sent before the page (or the connection is closed, if
+the client declines gaps).
 
-Events of a session come together, but a client may have seen the first of them elsewhere: what was
-read is known by event, not by session, and the rest of a session comes from the store.
+Events of a session come together, but a client may have seen the first of them elsewhere: positions
+are events, not sessions, and the rest of a session comes from the store.
 
-Clients take turns to join, and all that is read for one counts as its queries.
+Clients take turns to join, and all reads for a client count as its queries.
 
 Runs on the event loop's thread.
 """
@@ -35,18 +36,18 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
+from typing_extensions import override
 
 from eventer_bridge import limits, slices
 from eventer_bridge.backends.history import Departure
 from eventer_bridge.backends.readers import Reading
 from eventer_bridge.backends.visible_query import VisibleQuery
 from eventer_bridge.core import group_events
-from eventer_bridge.core.acknowledgements import Acknowledgements
+from eventer_bridge.core.acknowledgements import Acknowledgements, AcknowledgingClient
 from eventer_bridge.core.client_service import ClientService
 from eventer_bridge.core.cursors import Attempt, Cursor
-from eventer_bridge.core.fanout import Filter
+from eventer_bridge.core.fanout import Filter, Receiver
 from eventer_bridge.core.quotas import Account
-from eventer_bridge.core.session import Session
 from eventer_bridge.errors import (
     ClosedError,
     EventerBridgeError,
@@ -67,14 +68,17 @@ from eventer_bridge.model import (
 from eventer_bridge.net.stats import CloseReason
 from eventer_bridge.net.stream import Stream
 from eventer_bridge.net.throttle import QUERIES
+from eventer_bridge.packed import Batch
 from eventer_bridge.slices import Steps
 
 GAP_TEXT: Final = "events that this client did not see were deleted"
-"""Why a client is not accepted, or closed, that declines gaps."""
+"""Reason for declining or closing a client that declines gaps."""
 
 
 class ReplayWire(Protocol):
-    """What a wire that knows replays does for a client."""
+    """A wire with replays."""
+
+    __slots__ = ()
 
     def encode_replayed(
         self, events: Sequence[Event], /, *, is_redelivered: bool = False
@@ -92,31 +96,31 @@ class ReplayWire(Protocol):
     def send_gap(
         self, server_id: int, oldest: EventId | None, departure: Departure | None, /
     ) -> None:
-        """What follows does not continue what the client saw; ``oldest`` is the next event.
+        """The next events do not continue those seen by the client; ``oldest`` is the next one.
 
-        Without a ``departure``, retention deleted events that it did not see.
+        Without a ``departure``, retention deleted events that the client did not see.
         """
 
     def send_up_to_date(self) -> None:
-        """What was persisted before has been sent."""
+        """All events persisted before were sent."""
 
     def send_cursor_lost(self, reason: str, /) -> None:
-        """The client has its cursor no more; the connection is closed afterwards."""
+        """The client lost its cursor; the connection is closed afterwards."""
 
 
 class Start(msgspec.Struct, frozen=True):
-    """Where a client goes on.
+    """Start position of a client.
 
     Attributes:
         wire: of the client.
-        seen: the last event that it saw of each server; of others, it saw none.
-        declines_gap: whether it is to be declined if retention deleted what it did not see, and
-            closed if that happens later.
-        cursor: name of what keeps how far it acknowledged; ``seen`` is where that begins if it is
-            new. None: the client keeps that itself.
-        histories: of the events of ``seen``, by server, as far as they are known; these are looked
-            at with a cursor, too. None: the client cannot be told that they are others here.
-        attempt: which connection it is.
+        seen: the last event that it saw of each server; it saw none of other servers.
+        declines_gap: whether to decline it if retention deleted events that it did not see, and to
+            close it if that happens later.
+        cursor: name of its cursor; a new one starts at ``seen``. None: the client keeps its own
+            position.
+        histories: known histories of the events of ``seen``, by server; compared with a cursor,
+            too. None: the client cannot process a departure.
+        attempt: identifies the connection.
     """
 
     wire: ReplayWire
@@ -127,8 +131,10 @@ class Start(msgspec.Struct, frozen=True):
     attempt: Attempt | None = None
 
 
-class ReplayingClient(Protocol):
+class ReplayingClient(Receiver, Protocol):
     """Whose replay it is, ``ClientSession``."""
+
+    __slots__ = ()
 
     @property
     def stream(self) -> Stream[Any]:
@@ -138,22 +144,9 @@ class ReplayingClient(Protocol):
     def account(self) -> Account:
         """What it uses."""
 
-    def notify(self, message: bytes, event_count: int, session: Session) -> None:
-        """See ``fanout.Receiver``."""
 
-    def on_failed(self, error: Exception) -> None:
-        """See ``fanout.Receiver``."""
-
-
-class Replay:
-    """See the module. It is the client's ``fanout.Receiver``.
-
-    Args:
-        service: of the server.
-        client: whose replay it is.
-        start: where it begins.
-        wanted: what the client is to be notified of.
-    """
+class Replay(AcknowledgingClient, Receiver):
+    """Replay of a client with a start position, and its live notifications."""
 
     def __init__(
         self, service: ClientService, client: ReplayingClient, start: Start, wanted: Filter
@@ -163,14 +156,14 @@ class Replay:
         self._wire = start.wire
         self._filter = wanted
         self._start = start
-        self._seen = dict(start.seen)  # what it was sent, by server
-        self._read = dict(start.seen)  # up to where its events were read, or it was notified
+        self._seen = dict(start.seen)  # the last event sent, by server
+        self._read = dict(start.seen)  # position of reads and notifications
         self._cursor: Cursor | None = None
         self._gaps: dict[int, tuple[EventId | None, Departure | None]] = {}
-        self._n_deletions: dict[int, int] = {}  # of which it was told, of each server
+        self._n_deletions: dict[int, int] = {}  # reported to it, by server
         self._n_deletions_before = 0
         self._is_live = False
-        self._held: list[tuple[bytes, int, Session]] | None = None
+        self._held: list[tuple[bytes, int, Batch]] | None = None
         self._held_bytes = 0
         self._is_any_due = True  # of parked events
         self._wake = asyncio.Event()
@@ -178,16 +171,16 @@ class Replay:
         self._acknowledgements: Acknowledgements | None = None
 
     async def find_gaps(self) -> bool:
-        """Whether retention deleted what the client did not see; it will be told.
+        """Whether retention deleted events that the client did not see; they will be reported.
 
         Raises:
             InitError: the client saw events that are not stored here.
             NotOperationalError: as ``EventCore.check_position``.
             LimitError: there are too many cursors.
-            EventerBridgeError: that cannot be found out.
+            EventerBridgeError: a query failed.
         """
         core, histories = self._service.core, None
-        # of servers of which it saw nothing, nothing that was deleted until now matters
+        # earlier deletions do not matter for servers of which it saw nothing
         self._n_deletions_before = core.n_deletions()
         while histories is not core.histories:  # they may change meanwhile
             histories = core.histories
@@ -203,11 +196,11 @@ class Replay:
                         self._gaps[server_id] = oldest, departures.get(server_id)
                     self._n_deletions[server_id] = result.n_deletions
                     del result  # it may be large
-        self._look_up()  # others may have made some meanwhile, or taken this one
+        self._look_up()  # cursors may have been created or taken meanwhile
         return bool(self._gaps)
 
     def _look_up(self) -> Cursor | None:
-        """The cursor, if there is one.
+        """The cursor, if it exists.
 
         Raises:
             LimitError: as ``Cursors.look_up``.
@@ -222,10 +215,10 @@ class Replay:
         return cursor
 
     def _find_departures(self) -> dict[int, Departure]:
-        """Go on behind what was seen, as far as that is here; where it is not, the client is told.
+        """Resume after the seen events that are stored; returns the departures to report.
 
         Raises:
-            InitError: the client does not want that.
+            InitError: the client declines departures.
         """
         start, followed = self._start, self._start.histories or {}
         cursor = self._look_up()
@@ -236,16 +229,16 @@ class Replay:
             known = {i: seen for i, seen in start.seen.items() if i in followed}
             for server_id, departure in self._reached(known, followed)[1].items():
                 departures[server_id] = min(departure, departures.get(server_id, departure))
-        is_told = cursor is not None or start.histories is not None
-        if departures and (start.declines_gap or not is_told):
+        is_reportable = cursor is not None or start.histories is not None
+        if departures and (start.declines_gap or not is_reportable):
             raise InitError(f"start: {next(iter(departures.values())).reason}")
-        self._go_on_behind(begin)
+        self._resume_after(begin)
         return departures
 
     def _reached(
         self, seen: Mapping[int, EventId], followed: Mapping[int, str]
     ) -> tuple[dict[int, EventId], dict[int, Departure]]:
-        """How far what was seen is here, and where more was seen than that."""
+        """The seen positions that are stored here, and departures from them."""
         begin, departures = dict(seen), dict[int, Departure]()
         for server_id, event_id in seen.items():
             if self.is_wanted(server_id):
@@ -261,12 +254,12 @@ class Replay:
 
     @property
     def n_resets(self) -> int:
-        """How often its cursor was reset."""
+        """Number of resets of its cursor."""
         cursor = self._look_up()
         return 0 if cursor is None else cursor.row.n_resets
 
     def begin(self) -> None:
-        """The client was accepted: tell it of gaps, and begin."""
+        """The client was accepted: report gaps, and begin."""
         cursors, name = self._service.core.cursors, self._start.cursor
         if cursors is not None and name is not None:
             wanted = self._filter.subscription, self._filter.server_id
@@ -274,13 +267,13 @@ class Replay:
             if self._start.attempt is not None:
                 cursor.note_newest(self._start.attempt)
             reached, _ = self._reached(cursor.seen, cursor.row.histories)
-            for server_id, last in reached.items():  # it may be elsewhere by now
+            for server_id, last in reached.items():  # the cursor may have moved meanwhile
                 if last != self._seen.get(server_id):
                     _, departure = self._gaps.get(server_id, (None, None))
-                    if departure is None:  # else what the client saw departs wherever that is
+                    if departure is None:  # a departure is independent of the cursor
                         self._gaps.pop(server_id, None)
                     self._n_deletions[server_id] = 0
-            self._go_on_behind(reached)
+            self._resume_after(reached)
             self._acknowledgements = Acknowledgements(
                 self._service, self._client.stream, cursors, self._cursor, self
             )
@@ -289,18 +282,18 @@ class Replay:
         self._task = self._service.spawn(self._run())
 
     def use(self, wanted: Filter) -> None:
-        """The client is to be notified of something else from now on."""
+        """Change the filter of the client."""
         if self._is_live:
             self._service.fanout.remove(self, self._filter)
             self._service.fanout.add(self, wanted)
-        else:  # what is held may have what it must not see any more
+        else:  # held events may no longer be visible
             self._leave()
-        if wanted != self._filter:  # of other types, it was not told
+        if wanted != self._filter:  # deletions of other types were not reported
             self._n_deletions |= dict.fromkeys(self._read, 0)
         self._filter = wanted
 
     def end(self) -> None:
-        """The client is gone."""
+        """The client disconnected."""
         self._service.fanout.remove(self, self._filter)
         self._is_live = False
         self._drop_held()
@@ -319,51 +312,52 @@ class Replay:
         parked: Sequence[tuple[EventId, str]],
         done: Sequence[EventId],
     ) -> None:
-        """The client dealt with what it was sent.
+        """Process an acknowledgement of the client.
 
         Args:
-            ids: of each server, the last event that it dealt with.
-            parked: events that it cannot deal with, each with the reason.
-            done: events that were redelivered, and that it dealt with.
+            ids: the last processed event of each server.
+            parked: events that it cannot process, each with the reason.
+            done: redelivered events that it processed.
 
         Raises:
-            RemoteProtocolError: there is no cursor, or the client was not sent that.
+            RemoteProtocolError: the client has no cursor, or these events were not sent.
         """
         if self._acknowledgements is None:
             raise RemoteProtocolError("events_ack: this client has no cursor")
         self._acknowledgements.take(self._seen, ids, parked, done)
 
+    @override
     def spend(self, reading: Reading) -> None:
-        """See ``AcknowledgingClient``."""
         if (throttle := self._client.account.throttle) is not None:
             throttle.spend(QUERIES, reading.seconds * 1_000)
 
+    @override
     async def answer(
         self, params: QueryParams, holding: Reading, n_deletions: int = 0
     ) -> QueryResult:
-        """See ``AcknowledgingClient``; ``n_deletions``: see ``VisibleQuery``."""
+        """``n_deletions``: see ``VisibleQuery``."""
         query = VisibleQuery(params, self._filter.subscription, n_deletions)
         return await self._service.core.answer(query, self._client.stream.owner, (), holding)
 
     @property
+    @override
     def wants_untold(self) -> bool:
-        """See ``AcknowledgingClient``."""
         return not self._filter.subscription.isdisjoint(group_events.UNTOLD)
 
+    @override
     def on_cursor_lost(self, reason: str) -> None:
-        """See ``CursorHolder``."""
         self._wire.send_cursor_lost(reason)
         self._client.stream.close(CloseReason.CURSOR_LOST, detail=reason, level=logging.INFO)
 
+    @override
     def redeliver(self) -> None:
-        """See ``CursorHolder``."""
         self._is_any_due = True
         self._wake.set()
 
     # --- fanout.Receiver ----------------------------------------------------------------
 
-    def notify(self, message: bytes, event_count: int, session: Session) -> None:
-        """See ``fanout.Receiver``."""
+    @override
+    def notify(self, message: bytes, event_count: int, session: Batch) -> None:
         if self._is_live:
             self._pass_on(message, event_count, session)
         elif self._held is not None:
@@ -374,14 +368,15 @@ class Replay:
             if self._held_bytes > limits.MAX_HELD_BYTES:
                 self._leave()
 
+    @override
     def delay_queries(self, commit: asyncio.Future[None]) -> None:
-        """See ``fanout.Receiver``; it hears of nothing before its commit."""
+        """It hears of nothing before its commit."""
 
+    @override
     def on_failed(self, error: Exception) -> None:
-        """See ``fanout.Receiver``."""
         self._client.on_failed(error)
 
-    def _pass_on(self, message: bytes, event_count: int, session: Session) -> None:
+    def _pass_on(self, message: bytes, event_count: int, session: Batch) -> None:
         if self._client.stream.is_write_blocked:
             self._leave()
             self._wake.set()
@@ -393,7 +388,7 @@ class Replay:
             self._seen[last.server] = last
             self._read[last.server] = _end_of(last)
             self._client.notify(message, event_count, session)
-        elif read < last:  # the client saw a part of it, or is to be told of a gap
+        elif read < last:  # the client saw a part of it, or there is a gap
             self._leave()
             self._wake.set()
 
@@ -419,7 +414,7 @@ class Replay:
             stream.on_failed(e)
 
     async def _catch_up(self) -> None:
-        """Send pages of the store, until there are no more."""
+        """Send pages of the store until its end."""
         stream = self._client.stream
         waiting = deque(self._servers())
         while waiting:
@@ -429,7 +424,7 @@ class Replay:
                 waiting.append(server_id)
 
     async def _join(self) -> bool:
-        """Go over to what is new; false if more came meanwhile than may be held."""
+        """Go live; false if too many notifications came meanwhile."""
         await self._client.stream.drain()
         if not self._behind():
             self._hold()
@@ -451,7 +446,7 @@ class Replay:
             self._service.joining.leave(line)
 
     async def _enter(self, line: str) -> None:
-        """Wait for a place, which nobody has who has to pay first."""
+        """Wait for a place; clients over their quota do not occupy one."""
         joining = self._service.joining
         while True:
             await self._until_paid()
@@ -462,15 +457,15 @@ class Replay:
             joining.leave(line)
 
     def _behind(self) -> list[int]:
-        """Servers of which something was notified since its last events were read."""
+        """Servers with notifications since the last read."""
         return [i for i in self._servers() if i not in self._read or self._read[i] < self._end(i)]
 
     def _end(self, server_id: int) -> EventId:
-        """Up to where everything of a server is stored; queries find it."""
+        """End of the stored events of a server that queries find."""
         return EventId(server_id, self._service.core.last_persisted(server_id), INT64_MAX)
 
     def _hold(self) -> None:
-        """Be notified from now on."""
+        """Subscribe, and hold notifications."""
         self._held = []
         self._service.fanout.add(self, self._filter)
 
@@ -478,7 +473,7 @@ class Replay:
         return self._held is not None
 
     def _go_live(self) -> bool:
-        """Pass on what is held, and then what comes; false if too much was to be held."""
+        """Pass on held notifications, then new ones; false if too many were to be held."""
         if self._held is None:
             return False
         held, self._is_live = self._held, True
@@ -489,7 +484,7 @@ class Replay:
         return self._is_live
 
     def _leave(self) -> None:
-        """Be notified no longer."""
+        """Unsubscribe."""
         self._is_live = False
         self._drop_held()
         self._service.fanout.remove(self, self._filter)
@@ -499,7 +494,7 @@ class Replay:
         self._held, self._held_bytes = None, 0
 
     async def _send_page(self, server_id: int, *, waits: bool = True) -> bool:
-        """Send what follows of a server; whether there is more.
+        """Send the next page of a server; whether more follows.
 
         Args:
             server_id: of the server.
@@ -516,30 +511,30 @@ class Replay:
             steps = self._wire.encode_replayed(result.events)
             del result  # its events may be large
             parts = await slices.run(steps) if n_events else []
-        if wanted is not self._filter:  # read it again, with other rights
+        if wanted is not self._filter:  # read again, with the new filter
             return True
         self._n_deletions[server_id] = n_deletions
         if is_gap:
-            self._tell_gap(server_id, first)
+            self._report_gap(server_id, first)
         if last is not None:
             self._wire.send_replayed(parts)
             self._seen[server_id] = self._read[server_id] = last
             self._service.stats.events_notified += n_events
             self._client.account.n_notified += n_events
         if not more_follows:
-            if last is not None:  # of a whole session, which may be behind that
+            if last is not None:  # the end of its session may be later
                 end = max(end, _end_of(last))
             self._read[server_id] = max(end, self._read.get(server_id, end))
         return more_follows
 
-    def _tell_gap(self, server_id: int, oldest: EventId | None) -> None:
+    def _report_gap(self, server_id: int, oldest: EventId | None) -> None:
         self._wire.send_gap(server_id, oldest, None)
         if self._start.declines_gap:
             self._client.stream.close(CloseReason.GAP, detail=GAP_TEXT, level=logging.INFO)
             raise ClosedError(GAP_TEXT)
 
     async def _redeliver(self) -> None:
-        """Send parked events that are to be tried again."""
+        """Send parked events that are due for redelivery."""
         cursors = self._service.core.cursors
         if self._cursor is None or cursors is None or not self._is_any_due:
             return
@@ -553,7 +548,7 @@ class Replay:
                 result = await self.answer(params, reading)
                 steps = self._wire.encode_replayed(result.events, is_redelivered=True)
                 parts = await slices.run(steps)
-            if wanted is not self._filter:  # read them again, with other rights
+            if wanted is not self._filter:  # read again, with the new filter
                 continue
             if result.events:
                 self._wire.send_replayed(parts)
@@ -564,16 +559,16 @@ class Replay:
             del result, parts  # they may be large
             await self._client.stream.drain()
 
-    def _go_on_behind(self, seen: Mapping[int, EventId]) -> None:
+    def _resume_after(self, seen: Mapping[int, EventId]) -> None:
         self._seen, self._read = dict(seen), dict(seen)
 
     @contextlib.asynccontextmanager
     async def _reading(self, *, waits: bool = True) -> AsyncIterator[Reading]:
-        """Read for the client, which pays for it.
+        """Read for the client, at the expense of its quota.
 
         Args:
-            waits: whether to begin when it has paid for what was read before. It does not wait
-                before it is accepted, for which there is a time limit, nor while it has a place.
+            waits: whether to wait until its quota has recovered. It does not wait before it is
+                accepted, which has a time limit, nor while it occupies a place.
         """
         if waits:
             await self._until_paid()
@@ -595,7 +590,7 @@ class Replay:
 
     @property
     def _name(self) -> str:
-        """Of the client; with one token for all, it is made up."""
+        """Name of the client; generated if all clients share a token."""
         return self._client.stream.client or ""
 
     def _servers(self) -> list[int]:
@@ -609,5 +604,5 @@ class Replay:
 
 
 def _end_of(event_id: EventId) -> EventId:
-    """Behind all events of a session."""
+    """The position after all events of a session."""
     return EventId(event_id.server, event_id.session, INT64_MAX)

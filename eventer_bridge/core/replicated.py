@@ -10,20 +10,20 @@ Everything here runs on the event loop's thread.
 
 import asyncio
 import contextlib
-import functools
 import logging
 from collections.abc import Sequence
+from functools import partial
 
 from eventer_bridge import limits
 from eventer_bridge.backends import history
-from eventer_bridge.backends.base import HighWaterMark
-from eventer_bridge.backends.common import failed
+from eventer_bridge.backends.base import HighWaterMark, failed
 from eventer_bridge.backends.request_keys import RequestKey
 from eventer_bridge.core import group_events
-from eventer_bridge.core.session import REMOTE_SOURCE, Session, is_large, payload_bytes
+from eventer_bridge.core.session import REMOTE_SOURCE, is_large, payload_bytes, resolve
 from eventer_bridge.core.session_core import SessionCore
 from eventer_bridge.errors import EventerBridgeError, InvalidEventError, StorageError
 from eventer_bridge.model import Event, EventId
+from eventer_bridge.packed import Batch, stored_batch, stored_in_steps
 from eventer_bridge.slices import Steps, next_turn
 
 mlog = logging.getLogger(__name__)
@@ -81,30 +81,35 @@ class ReplicaCore(SessionCore):
         if self._is_in_group:
             self._session_ids.see(events[0].timestamp)
         try:
-            key = self._take_over_told(events) if self._is_in_group else None
+            key = self._take_over_state(events) if self._is_in_group else None
         except EventerBridgeError as e:
             return failed(self._loop.create_future(), e)
         if is_large(len(events), n_bytes) or self._handing_over.is_busy:
-            future = self._loop.create_future()
-            session = Session.sized(REMOTE_SOURCE, len(events), n_bytes, future, events, key=key)
+            committed: asyncio.Future[None] = self._loop.create_future()
             self._add_pending(len(events), n_bytes)
-            self._handing_over.add(functools.partial(self._take_over_replicated, session, before))
-            return future
+            work = partial(self._take_over_replicated, events, n_bytes, key, committed, before)
+            self._handing_over.add(work)
+            return committed
         try:
             self._backend.check_types({event.type for event in events})
+            batch = stored_batch(events, self.types)
         except EventerBridgeError as e:
             return failed(self._loop.create_future(), e)
-        commit = self._backend.register(events, request=key)
+        batch.source, batch.key = REMOTE_SOURCE, key
+        batch.committed = commit = self._register_stored(batch)
         if commit.done() and commit.exception():
             return commit
         self._add_pending(len(events), n_bytes)
-        self._track_one(Session(REMOTE_SOURCE, len(events), n_bytes, commit, events), commit)
+        self._track([batch], commit, len(events), n_bytes)
         return commit
+
+    def _register_stored(self, batch: Batch) -> asyncio.Future[None]:
+        return self._backend.register([batch], requests=() if batch.key is None else (batch.key,))
 
     def note_missing(self, last: EventId) -> None:
         """Note that events of a server up to this one will never come.
 
-        Those who read on from before are told, once of each.
+        Readers from before are notified of each gap once.
 
         Raises:
             StorageError: it cannot be kept now.
@@ -115,8 +120,8 @@ class ReplicaCore(SessionCore):
             self._backend.note_missing(last)
             self.missing[last.server] = last
 
-    def _take_over_told(self, events: Sequence[Event]) -> RequestKey | None:
-        """Take over what another server of the group tells; the key to keep with these events.
+    def _take_over_state(self, events: Sequence[Event]) -> RequestKey | None:
+        """Apply state that another server of the group published; returns the key to keep.
 
         Rows of cursors are handed to the backend before the events: who has the events has them.
 
@@ -125,13 +130,13 @@ class ReplicaCore(SessionCore):
             ClosedError: the store is closed.
         """
         if self.cursors is not None:
-            for told in group_events.cursors_in(events):
-                self.cursors.take_over(told, events[0].id.server)
+            for change in group_events.cursors_in(events):
+                self.cursors.take_over(change, events[0].id.server)
         key = group_events.request_in(events)
         return None if key is None else self._keyed.take_over(key, events[0])
 
     async def give_way(self) -> None:
-        """Let what is registered here go before what is replicated, for a while at the most."""
+        """Let local registrations precede replicated ones, for a bounded time."""
         await next_turn()
         if self._n_own:
             with contextlib.suppress(TimeoutError):
@@ -139,29 +144,37 @@ class ReplicaCore(SessionCore):
                     await self._own_ended.wait()
 
     def _take_over_replicated(
-        self, session: Session, before: asyncio.Future[None] | None
+        self,
+        events: Sequence[Event],
+        n_bytes: int,
+        key: RequestKey | None,
+        committed: asyncio.Future[None],
+        before: asyncio.Future[None] | None,
     ) -> Steps[None]:
         """Hand a session over in its turn, a large one in steps."""
         try:
             if error := _error_of(before):
-                commit = failed(self._loop.create_future(), error)
-            elif session.is_stepwise:
-                commit = yield from self._backend.register_in_steps(
-                    session.events, request=session.key
-                )
+                raise error
+            batch = yield from stored_in_steps(events, self.types)
+            batch.source, batch.key, batch.committed = REMOTE_SOURCE, key, committed
+            batch.is_large = batch.is_stepwise = is_large(len(events), n_bytes)
+            if batch.is_stepwise:
+                commit = yield from self._backend.register_in_steps(batch, request=key)
             else:
-                commit = self._backend.register(session.events, request=session.key)
+                commit = self._register_stored(batch)
+            if error := _error_of(commit):
+                raise error
         except (GeneratorExit, asyncio.CancelledError):
             raise
         except BaseException as e:  # a panic of RocksDB's binding is no Exception
-            mlog.exception("replicated session failed")
-            commit = failed(self._loop.create_future(), StorageError(f"it failed: {e!r}"))
-        if error := _error_of(commit):
-            self._end_pending(1, session.requested, session.payload_bytes)
-            session.resolve(error)
+            if not isinstance(e, EventerBridgeError):
+                mlog.exception("replicated session failed")
+                e = StorageError(f"it failed: {e!r}")
+            self._end_pending(1, len(events), n_bytes)
+            resolve(committed, e.with_traceback(None))
             self._notify_drained()
         else:
-            self._track_one(session, commit)
+            self._track([batch], commit, len(batch), n_bytes)
 
 
 def _error_of(commit: asyncio.Future[None] | None) -> EventerBridgeError | None:

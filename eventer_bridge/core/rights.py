@@ -10,19 +10,24 @@ import sys
 from collections.abc import Iterable, Sequence
 
 import msgspec
+from typing_extensions import override
 
 from eventer_bridge import limits, slices
 from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.core import tokens
-from eventer_bridge.core.bounded_cache import BoundedCache, type_bytes
-from eventer_bridge.core.payload_schemas import PayloadSchema, PayloadSchemas
+from eventer_bridge.core.payload_schemas import (
+    Check,
+    PayloadSchema,
+    PayloadSchemas,
+    SchemaCheckError,
+)
 from eventer_bridge.core.quotas import ClientQuota
-from eventer_bridge.core.schema_worker import Check, SchemaCheckError
 from eventer_bridge.core.tokens import TokenConfig, without_token
 from eventer_bridge.core.validation import check_length, check_type
 from eventer_bridge.errors import InvalidEventError
+from eventer_bridge.memory import BoundedCache, type_bytes
 from eventer_bridge.model import EventType, JsonPayload, RegisterEvent, cut, quoted_type
-from eventer_bridge.packed import Packed
+from eventer_bridge.packed import Batch
 from eventer_bridge.slices import Steps, parts
 from eventer_bridge.subscription import Subscription
 from eventer_bridge.tls import certificate_name
@@ -45,6 +50,7 @@ class ClientConfig(msgspec.Struct, frozen=True):
     certificate: str | None = None
     quota: ClientQuota = ClientQuota()
 
+    @override
     def __repr__(self) -> str:
         return without_token(self, "token")
 
@@ -98,7 +104,7 @@ class Rights:
         """The reason why these events may not be registered, cut; None if they may."""
         if self.may_register_everything:
             return None
-        if isinstance(register_events, Packed) and self.n_allowed([register_events]):
+        if isinstance(register_events, Batch) and self.n_allowed([register_events]):
             return None
         checks_by_type = self._checks_by_type.known
         for index, event in enumerate(register_events):
@@ -114,16 +120,15 @@ class Rights:
                     return _wrong_payload(index, event.type, reason)
         return None
 
-    def n_allowed(self, requests: Sequence[Sequence[RegisterEvent]]) -> int:
+    def n_allowed(self, batches: Sequence[Batch]) -> int:
         """How many of these, from the first on, :meth:`refusal` is known not to refuse."""
         if self.may_register_everything:
-            return len(requests)
+            return len(batches)
         known = self._checks_by_type.known
-        for n, events in enumerate(requests):
-            types = events.types if isinstance(events, Packed) else [i.type for i in events]
-            if any(known.get(i) != () for i in types):  # checked, refused, or not known
+        for n, batch in enumerate(batches):
+            if any(known.get(i) != () for i in batch.types):  # checked, refused, or not known
                 return n
-        return len(requests)
+        return len(batches)
 
     async def refusal_of_large(self, register_events: Sequence[RegisterEvent]) -> str | None:
         """As :meth:`refusal`, in slices. Schemas come last; another process checks them."""

@@ -16,12 +16,15 @@ from typing import Any, Protocol, TypeAlias
 
 import msgspec
 from hat import aio
+from typing_extensions import override
 
 from eventer_bridge import chatter, limits, payloads, slices
+from eventer_bridge.core.validation import check_payload_in_steps
 from eventer_bridge.errors import (
     ClosedError,
     ConnectError,
     InitError,
+    InvalidEventError,
     OutcomeUnknownError,
     RegisterError,
     RemoteProtocolError,
@@ -40,12 +43,12 @@ from eventer_bridge.eventer.messages import (
     MsgStatusNotify,
     RefusedEvent,
 )
-from eventer_bridge.eventer.sifting import sift
 from eventer_bridge.model import (
     INT64_MAX,
     Event,
     EventId,
     EventType,
+    JsonPayload,
     QueryLatestParams,
     QueryParams,
     QueryResult,
@@ -58,6 +61,7 @@ from eventer_bridge.model import (
 from eventer_bridge.net import limits as net_limits
 from eventer_bridge.net.stats import CloseReason
 from eventer_bridge.net.stream import Pause
+from eventer_bridge.slices import Steps, parts
 
 mlog = logging.getLogger(__name__)
 
@@ -111,7 +115,7 @@ async def connect(
         server_id: be notified only of events of this server; None: of all.
         persisted: be notified of events that are durable; else as soon as they are registered.
         keeps_bounds: for callers that store or forward events: skip those that may not be
-            registered here (``sifting``), and hold no more memory than the account has.
+            registered here (:func:`sift`), and hold no more memory than the account has.
         on_events: see :data:`EventsCb`; must not block or raise.
         on_status: see :data:`StatusCb`; must not block or raise.
         tls: TLS context for an ``ssl+sbs`` address; None: one that verifies the server with the
@@ -172,8 +176,8 @@ class EventerClient(aio.Resource):
         self.persisted = persisted
 
     @property
+    @override
     def async_group(self) -> aio.Group:
-        """Group of the connection."""
         return self._connection.async_group
 
     @property
@@ -321,8 +325,8 @@ class _Handler(chatter.Handler):
         conversation = self._connection.send(*codec.encode(MsgRegisterReq(events)), last=False)
         return self._expect(conversation, MsgRegisterRes, [event.type for event in events])
 
+    @override
     def on_message(self, message: chatter.Message) -> None:
-        """A message arrived."""
         if self._queued is not None:
             self._queued.append(message)
         elif _is_large(message):
@@ -333,7 +337,7 @@ class _Handler(chatter.Handler):
             self._handle(message, self._decode(message))
 
     async def _process_large(self) -> None:
-        """Handle a large message in slices, and then the messages behind it."""
+        """Handle a large message in slices, and then the messages after it."""
         waiting = self._queued
         assert waiting is not None
         try:
@@ -390,8 +394,8 @@ class _Handler(chatter.Handler):
                 continue
             self.last_refused[event_id.server] = max(known or event_id, event_id)
 
+    @override
     def on_closed(self, reason: CloseReason) -> None:
-        """The connection is gone."""
         requests, self._requests = self._requests, {}
         text = f"{self._connection.peer}: {self._connection.close_text}"
         for future, answer in requests.items():
@@ -475,3 +479,46 @@ _QUERY_NAMES: dict[type[QueryParams], str] = {
 }
 _NOT_INITIALISED = Status.STANDBY
 _ANSWERS: dict[type[Message], type[Message]] = {MsgInitReq: MsgInitRes, MsgQueryReq: MsgQueryRes}
+
+
+# --- payloads that clients of this server may not register ---------------------------------
+
+
+def sift(message: object) -> Steps[object]:
+    """A message in which events whose payload exceeds a bound (``validation``) are ``refused``.
+
+    For servers that store or forward them; a client accepts any event that a server has stored.
+    """
+    if isinstance(message, MsgEventsNotify):
+        events, refused = yield from _sift(message.events, message.refused)
+        return MsgEventsNotify(events, refused)
+    if isinstance(message, MsgQueryRes):
+        result = message.result
+        events, refused = yield from _sift(result.events, message.refused)
+        return MsgQueryRes(msgspec.structs.replace(result, events=events), refused)
+    return message
+
+
+def _sift(
+    events: Sequence[Event], refused: Sequence[RefusedEvent]
+) -> Steps[tuple[Sequence[Event], Sequence[RefusedEvent]]]:
+    kept: list[Event] = []
+    sifted: list[RefusedEvent] = []
+    for part in parts(len(events)):
+        for position, event in enumerate(events[part], part.start):
+            payload = event.payload
+            is_harmless = payload is None or (
+                type(payload) is JsonPayload and len(payload.data) <= payloads.HARMLESS_BYTES
+            )
+            if not is_harmless:
+                try:
+                    yield from check_payload_in_steps(payload)
+                except InvalidEventError as e:
+                    sifted.append(RefusedEvent(event.id, str(e), position))
+                    continue
+            kept.append(event)
+        yield
+    if not sifted:
+        return events, refused
+    # in the order of the message: paging continues after the last of them
+    return kept, sorted([*refused, *sifted], key=lambda i: i.events_before)

@@ -26,9 +26,11 @@ Sans I/O; any thread.
 
 import contextlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import chain, islice
 from typing import Any, Final
 
+from eventer_bridge import limits
 from eventer_bridge.chatter import sbs
 from eventer_bridge.errors import InvalidEventError, InvalidMessageError
 from eventer_bridge.eventer.events import (
@@ -39,6 +41,7 @@ from eventer_bridge.eventer.events import (
     read_events_in_steps,
     read_register_events,
     read_register_events_in_steps,
+    read_timestamp,
     read_type,
 )
 from eventer_bridge.eventer.messages import (
@@ -55,17 +58,182 @@ from eventer_bridge.eventer.messages import (
     RefusedEvent,
     RefusedReq,
 )
-from eventer_bridge.eventer.queries import (
-    encode_event_id,
-    encode_query_params,
-    encode_query_types,
-    read_event_id,
-    read_query_params,
-    read_query_types,
+from eventer_bridge.model import (
+    Event,
+    EventId,
+    EventType,
+    Order,
+    OrderBy,
+    QueryLatestParams,
+    QueryParams,
+    QueryResult,
+    QueryServerParams,
+    QueryTimeseriesParams,
+    RegisterEvent,
+    Status,
+    Timestamp,
 )
-from eventer_bridge.model import Event, EventType, QueryResult, RegisterEvent, Status
-from eventer_bridge.packed import KnownTypes, Packed, pack_sbs
+from eventer_bridge.packed import IS_COMPILED, Batch, TypeTable, batch_of, read_sbs
 from eventer_bridge.slices import Steps, at_once, cut_in_steps
+from eventer_bridge.subscription import check_query_types, too_many_segments
+
+_ORDERS: Final = (Order.DESCENDING, Order.ASCENDING)
+_ORDERS_BY: Final = (OrderBy.TIMESTAMP, OrderBy.SOURCE_TIMESTAMP)
+_LATEST, _TIMESERIES, _SERVER = range(3)  # the Choice QueryParams
+
+_MIN_TYPE_BYTES: Final = 1
+
+
+# --- queries: reading ---------------------------------------------------------------------
+
+
+def read_query_params(data: bytes, pos: int) -> tuple[QueryParams, int]:
+    """QueryParams, up to the end of the data."""
+    kind, pos = sbs.read_choice(data, pos, len(_QUERY_READERS))
+    return _QUERY_READERS[kind](data, pos)
+
+
+def read_query_types(data: bytes, pos: int) -> tuple[tuple[EventType, ...], int]:
+    """An Array of EventType, of a query or a subscription."""
+    count, pos = sbs.read_count(data, pos, _MIN_TYPE_BYTES)
+    if count > limits.MAX_SUBSCRIPTION_TYPES:
+        raise InvalidEventError(
+            f"{count} query types, at most {limits.MAX_SUBSCRIPTION_TYPES} are allowed"
+        )
+    query_types = []
+    n_segments = 0
+    for _ in range(count):
+        query_type, pos = read_type(data, pos)
+        query_types.append(query_type)
+        n_segments += len(query_type)
+        if n_segments > limits.MAX_QUERY_SEGMENTS:
+            raise too_many_segments(n_segments)
+    check_query_types(query_types)
+    return tuple(query_types), pos
+
+
+def _read_latest_params(data: bytes, pos: int) -> tuple[QueryLatestParams, int]:
+    event_types, pos = sbs.read_optional(read_query_types, data, pos)
+    if pos == len(data):
+        return QueryLatestParams(event_types), pos
+    last_event_id, pos = read_event_id(data, pos)  # ours, see ``schemas/HatEventer.sbs``
+    return QueryLatestParams(event_types, last_event_id), pos
+
+
+def _read_timeseries_params(data: bytes, pos: int) -> tuple[QueryTimeseriesParams, int]:
+    event_types, pos = sbs.read_optional(read_query_types, data, pos)
+    t_from, pos = sbs.read_optional(read_timestamp, data, pos)
+    t_to, pos = sbs.read_optional(read_timestamp, data, pos)
+    source_t_from, pos = sbs.read_optional(read_timestamp, data, pos)
+    source_t_to, pos = sbs.read_optional(read_timestamp, data, pos)
+    order, pos = sbs.read_one_of(_ORDERS, data, pos)
+    order_by, pos = sbs.read_one_of(_ORDERS_BY, data, pos)
+    max_results, pos = sbs.read_optional(_read_max_results, data, pos)
+    last_event_id, pos = sbs.read_optional(read_event_id, data, pos)
+    params = QueryTimeseriesParams(
+        event_types,
+        t_from,
+        t_to,
+        source_t_from,
+        source_t_to,
+        order,
+        order_by,
+        max_results,
+        last_event_id,
+    )
+    return params, pos
+
+
+def _read_server_params(data: bytes, pos: int) -> tuple[QueryServerParams, int]:
+    server_id, pos = sbs.read_integer(data, pos)
+    persisted, pos = sbs.read_boolean(data, pos)
+    max_results, pos = sbs.read_optional(_read_max_results, data, pos)
+    last_event_id, pos = sbs.read_optional(read_event_id, data, pos)
+    return QueryServerParams(server_id, persisted, max_results, last_event_id), pos
+
+
+def _read_max_results(data: bytes, pos: int) -> tuple[int, int]:
+    max_results, pos = sbs.read_integer(data, pos)
+    if max_results < 0:
+        raise InvalidEventError(f"max_results is {max_results}, expected at least 0")
+    return max_results, pos
+
+
+def read_event_id(data: bytes, pos: int) -> tuple[EventId, int]:
+    """An EventId."""
+    server, pos = sbs.read_integer(data, pos)
+    session, pos = sbs.read_integer(data, pos)
+    instance, pos = sbs.read_integer(data, pos)
+    return EventId(server, session, instance), pos
+
+
+_QUERY_READERS: Final[tuple[sbs.Reader[QueryParams], ...]] = (
+    _read_latest_params,
+    _read_timeseries_params,
+    _read_server_params,
+)
+
+
+# --- queries: writing ---------------------------------------------------------------------
+
+
+def encode_query_params(params: QueryParams) -> bytes:
+    """QueryParams.
+
+    Raises:
+        InvalidEventError: a condition of 000 cannot be expressed in 001.
+        OverflowError: an integer has more than 64 bits.
+        UnicodeEncodeError: a text has no UTF-8 form.
+    """
+    match params:
+        case QueryLatestParams():
+            last_id = params.last_event_id
+            behind = b"" if last_id is None else encode_event_id(last_id)
+            return sbs.encode_integer(_LATEST) + _encode_types(params.event_types) + behind
+        case QueryTimeseriesParams():
+            if params.ids is not None or params.payload is not None or params.unique_type:
+                raise InvalidEventError(
+                    "an Event Server cannot be queried by ids, payload or unique_type"
+                )
+            conditions = (
+                _encode_types(params.event_types),
+                sbs.encode_optional(_encode_timestamp, params.t_from),
+                sbs.encode_optional(_encode_timestamp, params.t_to),
+                sbs.encode_optional(_encode_timestamp, params.source_t_from),
+                sbs.encode_optional(_encode_timestamp, params.source_t_to),
+                sbs.encode_one_of(_ORDERS, params.order),
+                sbs.encode_one_of(_ORDERS_BY, params.order_by),
+                sbs.encode_optional(sbs.encode_int64, params.max_results),
+                sbs.encode_optional(encode_event_id, params.last_event_id),
+            )
+            return sbs.encode_integer(_TIMESERIES) + b"".join(conditions)
+        case QueryServerParams():
+            fields = (
+                sbs.encode_int64(params.server_id),
+                sbs.encode_boolean(params.persisted),
+                sbs.encode_optional(sbs.encode_int64, params.max_results),
+                sbs.encode_optional(encode_event_id, params.last_event_id),
+            )
+            return sbs.encode_integer(_SERVER) + b"".join(fields)
+
+
+def encode_query_types(query_types: Sequence[EventType]) -> bytes:
+    """An Array of EventType, of a query or a subscription."""
+    return sbs.encode_array(partial(sbs.encode_array, sbs.encode_string), query_types)
+
+
+def _encode_types(query_types: Sequence[EventType] | None) -> bytes:
+    return sbs.encode_optional(encode_query_types, query_types)
+
+
+def _encode_timestamp(timestamp: Timestamp) -> bytes:
+    return sbs.encode_int64(timestamp.s) + sbs.encode_int64(timestamp.us)
+
+
+def encode_event_id(event_id: EventId) -> bytes:
+    """An EventId."""
+    return b"".join(map(sbs.encode_int64, (event_id.server, event_id.session, event_id.instance)))
+
 
 _STATUSES: Final = (Status.STANDBY, Status.STARTING, Status.OPERATIONAL, Status.STOPPING)
 
@@ -75,7 +243,7 @@ def type_name(message_type: type[Message]) -> str:
     return f"HatEventer.{message_type.__name__}"
 
 
-# --- decoding -----------------------------------------------------------------------------
+# --- messages: decoding -------------------------------------------------------------------
 
 
 def decode(name: str, data: bytes) -> Message | RefusedReq:
@@ -109,17 +277,17 @@ def decode_register_req(data: bytes) -> Steps[MsgRegisterReq | RefusedReq]:
     return MsgRegisterReq(register_events)
 
 
-def pack_register_req(data: bytes, types: KnownTypes | None) -> Packed | None:
-    """Pack a ``MsgRegisterReq`` of these types, if any (``eventer_bridge.packed``)."""
-    return None if types is None else pack_sbs(data, types, _decode_packed)
+def read_register_req(data: bytes, types: TypeTable) -> Batch | None:
+    """A batch from a ``MsgRegisterReq``; None: it is unusual, and to be decoded."""
+    return read_sbs(data, types, _decode_read) if IS_COMPILED else None
 
 
-def _decode_packed(data: bytes) -> Sequence[RegisterEvent]:
-    """The events of a packed message; cannot fail."""
+def _decode_read(data: bytes) -> Sequence[RegisterEvent]:
+    """The events of a message that was read; cannot fail."""
     return read_register_events(data, 0)[0]
 
 
-def read_known_type(text: bytes) -> EventType | None:
+def read_whole_type(text: bytes) -> EventType | None:
     """An event type that is a whole text; None: it is none, or longer than it need be."""
     try:
         event_type, _ = read_type(text, 0)
@@ -128,33 +296,31 @@ def read_known_type(text: bytes) -> EventType | None:
     return event_type if encode_type(event_type) == text else None
 
 
-def decode_register_reqs(
-    messages: Sequence[bytes], room: int, types: KnownTypes | None = None
-) -> list[Sequence[RegisterEvent]]:
-    """Events of each ``MsgRegisterReq``, as by :func:`decode`, but faster.
+def read_register_reqs(messages: Sequence[bytes], room: int, types: TypeTable) -> list[Batch]:
+    """A batch from each ``MsgRegisterReq``.
 
     Args:
         messages: the requests.
         room: the request that reaches so many events is the last.
-        types: requests of these are packed; None: none is.
+        types: of the batches.
 
     Returns:
         Those up to there, or to the first that :func:`decode` refuses.
     """
-    decoded: list[Sequence[RegisterEvent]] = []
-    register_events: Sequence[RegisterEvent] | None
+    batches: list[Batch] = []
     with contextlib.suppress(InvalidEventError, InvalidMessageError, IndexError):
         for data in messages:
-            register_events = pack_register_req(data, types)
-            if register_events is None:
+            batch = read_register_req(data, types)
+            if batch is None:
                 register_events, end = read_register_events(data, 0)
                 if end != len(data):
                     break
-            decoded.append(register_events)
-            room -= len(register_events) or 1
+                batch = batch_of(register_events, types)
+            batches.append(batch)
+            room -= len(batch) or 1
             if room <= 0:
                 break
-    return decoded
+    return batches
 
 
 def decode_with_events(name: str, data: bytes) -> Steps[Message]:
@@ -300,7 +466,7 @@ _READERS: Final[dict[type[Message], sbs.Reader[Message]]] = {
 _TYPES: Final = {type_name(i): i for i in _READERS}
 
 
-# --- encoding -----------------------------------------------------------------------------
+# --- messages: encoding -------------------------------------------------------------------
 
 
 def encode(message: Message) -> tuple[str, bytes]:
@@ -345,12 +511,6 @@ def encode_register_successes(sessions: Sequence[Sequence[Event]]) -> list[bytes
         return [_SUCCESS_OF_ONE + i for i in encoded]
     waiting = iter(encoded)
     return [encode_register_success([*islice(waiting, len(i))]) for i in sessions]
-
-
-def decode_register_success(data: bytes) -> Sequence[Event]:
-    """The events of a :func:`encode_register_success`."""
-    response, _ = _read_register_res(data, 0)
-    return response.events or ()
 
 
 def _encode_init_req(message: MsgInitReq) -> bytes:

@@ -4,15 +4,13 @@ Runs on the event loop's thread.
 """
 
 from collections.abc import Sequence
-from functools import partial
 
-from eventer_bridge.core.session import Session, packed_of
 from eventer_bridge.eventer import codec, events
-from eventer_bridge.packed import encode_sbs_answers
+from eventer_bridge.packed import Batch, encode_sbs_answers, make_events
 from eventer_bridge.slices import Many, Steps, event_parts
 
 
-def notification(session: Session, indices: Sequence[int]) -> bytes:
+def notification(session: Batch, indices: Sequence[int]) -> bytes:
     """A ``MsgEventsNotify`` with some of the session's events (``fanout.EncodeCb``)."""
     encoded = encoded_events(session)
     if len(indices) < len(encoded):
@@ -20,10 +18,11 @@ def notification(session: Session, indices: Sequence[int]) -> bytes:
     return codec.encode_events_notify(encoded)
 
 
-def prepare(session: Session) -> Steps[None]:
+def prepare(session: Batch) -> Steps[None]:
     """Encode a large session's events in steps, for the other functions here."""
     if "eventer" in session.encodings:
         return
+    yield from make_events(session)
     encoded: list[bytes] = Many()
     for part in event_parts(session.events):
         encoded += events.encode_events(part)
@@ -31,43 +30,27 @@ def prepare(session: Session) -> Steps[None]:
     session.encodings["eventer"] = encoded
 
 
-def is_answerable(session: Session) -> bool:
+def is_answerable(session: Batch) -> bool:
     """Whether the answer to a large session that has ended can be created at once."""
     return "eventer" in session.encodings or session.committed.exception() is not None
 
 
-def keep_encoded(sessions: Sequence[Session]) -> None:
-    """See ``ClientWire.keep_encoded``."""
-    answers = codec.encode_register_successes([i.decoded for i in sessions])
-    for session, answer in zip(sessions, answers, strict=True):
-        session.encodings["eventer answer"] = answer
-        session.keep_encoded(partial(codec.decode_register_success, answer))
-
-
-def register_successes(sessions: Sequence[Session]) -> list[bytes]:
+def register_successes(sessions: list[Batch]) -> list[bytes]:
     """A ``MsgRegisterRes`` for each session."""
-    if packed := packed_of(sessions):
-        return encode_sbs_answers(packed)
-    own = [i.decoded for i in sessions if not i.encodings and i.requested == len(i.decoded)]
-    if len(own) == len(sessions):  # nobody else gets them
-        return codec.encode_register_successes(own)
-    return [_register_success(i) for i in sessions]
+    if all(i.is_sbs for i in sessions):
+        return encode_sbs_answers(sessions)
+    if not any(i.encodings for i in sessions):  # nobody else gets them
+        return codec.encode_register_successes([i.events[: i.requested] for i in sessions])
+    return [codec.encode_register_success(encoded_requested(i)) for i in sessions]
 
 
-def _register_success(session: Session) -> bytes:
-    if session.packed is not None:
-        return encode_sbs_answers([session.packed])[0]
-    answer: bytes | None = session.encodings.get("eventer answer")
-    return answer or codec.encode_register_success(encoded_requested(session))
-
-
-def encoded_requested(session: Session) -> Sequence[bytes]:
+def encoded_requested(session: Batch) -> Sequence[bytes]:
     """The encoded events of the request, without those added by modules."""
     encoded = encoded_events(session)
     return encoded if len(encoded) == session.requested else encoded[: session.requested]
 
 
-def encoded_events(session: Session) -> Sequence[bytes]:
+def encoded_events(session: Batch) -> Sequence[bytes]:
     """The encoded events of a session, in order; encoded on the first call."""
     encoded: Sequence[bytes] | None = session.encodings.get("eventer")
     if encoded is None:

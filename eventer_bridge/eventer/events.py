@@ -23,9 +23,9 @@ import msgspec
 
 from eventer_bridge import limits, payloads
 from eventer_bridge.chatter import sbs
-from eventer_bridge.core.bounded_cache import BoundedCache, type_bytes
 from eventer_bridge.errors import InvalidEventError
 from eventer_bridge.eventer.messages import RefusedEvent
+from eventer_bridge.memory import BoundedCache, type_bytes
 from eventer_bridge.model import (
     BinaryPayload,
     Event,

@@ -16,18 +16,21 @@ import functools
 import logging
 import ssl
 from collections.abc import Sequence
-from itertools import compress
-from typing import Final, TypeGuard
+from typing import Final
+
+from typing_extensions import override
 
 from eventer_bridge import chatter, limits, slices
 from eventer_bridge.core.authentication import Authenticator
 from eventer_bridge.core.base import EventCore
-from eventer_bridge.core.client_server import ClientServer
-from eventer_bridge.core.client_service import ClientService, ObserveQueryCb
+from eventer_bridge.core.client_service import (
+    ClientServer,
+    ClientService,
+    ClientWire,
+    ObserveQueryCb,
+)
 from eventer_bridge.core.client_session import ClientSession
-from eventer_bridge.core.gathering import Gathered
 from eventer_bridge.core.rights import Rights
-from eventer_bridge.core.session import Session
 from eventer_bridge.errors import Outcome, RemoteProtocolError
 from eventer_bridge.eventer import codec, encoding
 from eventer_bridge.eventer.messages import (
@@ -42,7 +45,7 @@ from eventer_bridge.eventer.messages import (
 from eventer_bridge.model import QueryParams, QueryResult, Status
 from eventer_bridge.net import Admission
 from eventer_bridge.net.stats import CloseReason
-from eventer_bridge.packed import KnownTypes
+from eventer_bridge.packed import Batch, batch_in_steps, batch_of
 from eventer_bridge.slices import Steps
 
 mlog = logging.getLogger(__name__)
@@ -77,7 +80,7 @@ async def listen(
         OSError: the address cannot be listened on.
     """
     server = EventerServer(core, authenticator, encoding, observe_query)
-    server.service.known_types = core.known_types(codec.read_known_type)
+    server.service.types = core.type_table(codec.read_whole_type)
     return await server.begin(
         chatter.listen(
             address,
@@ -94,7 +97,7 @@ class EventerServer(ClientServer[chatter.Listener]):
 
     @property
     def address(self) -> chatter.Address:
-        """What is listened on, with the port that was taken."""
+        """The address, with the port in use."""
         return self.listener.address
 
     @property
@@ -103,32 +106,26 @@ class EventerServer(ClientServer[chatter.Listener]):
         return self.listener.connections
 
 
-class _Client(chatter.Handler):
-    """One client's connection. Its requests are told by their conversation; None: no answer."""
+class _Client(chatter.Handler, ClientWire[chatter.Conversation | None]):
+    """One client's connection. A conversation identifies a request; None: no answer."""
 
     def __init__(self, service: ClientService, connection: chatter.Connection) -> None:
         self._service = service
         self._connection = connection
-        self._known_types: KnownTypes | None = None  # until it is accepted
         self._session: ClientSession[chatter.Conversation | None] = ClientSession(
             service, connection, self
         )
         self._init: chatter.Conversation | None = None  # where it waits for an answer
-        self._large_bytes = limits.LARGE_MESSAGE_BYTES
+        self._large_bytes = limits.LARGE_MESSAGE_BYTES  # decoded in slices
+        self._read_bytes = limits.LARGE_SESSION_BYTES  # but not up to here, if they are usual
         self._ack: chatter.Conversation | None = None
 
     # --- chatter.Handler ----------------------------------------------------------------
 
+    @override
     def on_message(self, message: chatter.Message) -> None:
-        """A message came."""
-        is_large = len(message.data) > self._large_bytes and message.type == _REGISTER_REQ
-        if is_large and self._session.rights is not None:
-            self._session.registrations.take_in(self._take_in(message))
-            return
-        if message.type == _REGISTER_REQ and (
-            packed := codec.pack_register_req(message.data, self._known_types)
-        ):
-            self._session.registrations.register(_request(message), packed)
+        is_registration = message.type == _REGISTER_REQ and self._session.rights is not None
+        if is_registration and self._take_registration(message):
             return
         if len(message.data) > limits.MAX_OTHER_MESSAGE_BYTES and message.type != _REGISTER_REQ:
             raise RemoteProtocolError(
@@ -141,40 +138,63 @@ class _Client(chatter.Handler):
             return
         match decoded:
             case MsgRegisterReq():
-                self._session.registrations.register(_request(message), decoded.register_events)
+                batch = batch_of(decoded.register_events, self._service.types)
+                batch.request = _request(message)
+                self._session.registrations.register(batch)
             case MsgQueryReq():
                 self._on_query(message, decoded.params)
             case MsgEventsAck():
                 self._on_ack(message)
             case RefusedReq() if decoded.message_type is MsgRegisterReq:
-                self._session.registrations.refuse(_request(message), decoded.reason)
+                self._refuse(message, decoded.reason)
             case RefusedReq():
                 raise RemoteProtocolError(decoded.reason)
             case _:
                 raise RemoteProtocolError(f"{message.type} is not expected now")
 
+    @override
     def on_several(self) -> bool:
-        """See ``Handler``: takes registrations, none of which is large."""
+        """Take registrations, none of them large."""
         registrations = self._session.registrations
         if self._session.rights is None or (room := registrations.room) <= 0:
             return False
         ids, messages = self._connection.peek_requests(_REGISTER_REQ, room)
-        asked = codec.decode_register_reqs(messages, room, self._known_types)
-        n_allowed = registrations.n_allowed(asked)
+        batches = codec.read_register_reqs(messages, room, self._service.types)
+        n_allowed = registrations.n_allowed(batches)
         if not n_allowed:
             return False
-        conversations = self._connection.take_requests(ids[:n_allowed])
-        del asked[n_allowed:]
-        n_events = sum([len(events) or 1 for events in asked])
-        registrations.gather(Gathered([*conversations], asked, n_events))
+        del batches[n_allowed:]
+        for batch, conversation in zip(
+            batches, self._connection.take_requests(ids[:n_allowed]), strict=True
+        ):
+            batch.request = conversation
+        registrations.gather(batches)
         return True
 
+    def _take_registration(self, message: chatter.Message) -> bool:
+        """Register a message, unless it is small, and unusual or wrong."""
+        registrations, is_large = self._session.registrations, len(message.data) > self._large_bytes
+        if not is_large or len(message.data) <= self._read_bytes:
+            batch = codec.read_register_req(message.data, self._service.types)
+            if batch is not None and len(batch) <= limits.LARGE_SESSION_EVENTS:
+                batch.request = _request(message)
+                registrations.register(batch)
+                return True
+        if is_large:
+            registrations.take_in(self._take_in(message))
+        return is_large
+
+    def _refuse(self, message: chatter.Message, reason: str) -> None:
+        batch = batch_of((), self._service.types)
+        batch.request = _request(message)
+        self._session.registrations.refuse(batch, reason)
+
+    @override
     def on_closing(self) -> None:
-        """The connection is closed."""
         self._session.leave()
 
+    @override
     def on_closed(self, reason: CloseReason) -> None:
-        """The connection is gone."""
         del self._session  # or else they would hold each other until garbage is collected
 
     # --- messages -----------------------------------------------------------------------
@@ -199,12 +219,13 @@ class _Client(chatter.Handler):
 
     async def _take_in(self, message: chatter.Message) -> None:
         request = await slices.run(codec.decode_register_req(message.data))
-        conversation = _request(message)
-        del message  # it may be large
         if isinstance(request, RefusedReq):
-            self._session.registrations.refuse(conversation, request.reason)
-        else:
-            await self._session.registrations.register_large(conversation, request.register_events)
+            self._refuse(message, request.reason)
+            return
+        batch = await slices.run(batch_in_steps(request.register_events, self._service.types))
+        batch.request = _request(message)
+        del message, request  # they may be large
+        await self._session.registrations.register_large(batch)
 
     def _on_ack(self, message: chatter.Message) -> None:
         if message.conversation is self._ack:
@@ -220,50 +241,37 @@ class _Client(chatter.Handler):
 
     # --- ClientWire ---------------------------------------------------------------------
 
+    @override
     def use_rights(self, rights: Rights) -> None:
-        """See ``ClientWire``."""
         self._large_bytes = min(limits.LARGE_MESSAGE_BYTES, rights.inline_bytes)
-        # the payloads of others are looked at in any case
-        self._known_types = None if rights.has_schemas else self._service.known_types
+        self._read_bytes = 0 if rights.has_schemas else limits.LARGE_SESSION_BYTES
 
+    @override
     def send_accepted(self, status: Status, *_: object) -> None:
-        """See ``ClientWire``."""
         self._send(*codec.encode(MsgInitRes(status)), conversation=self._init)
 
+    @override
     def send_declined(self, reason: str) -> None:
-        """See ``ClientWire``."""
         if self._init is not None:
             self._send(*codec.encode(MsgInitRes(None, reason)), conversation=self._init)
 
-    def keep_encoded(
-        self, requests: Sequence[chatter.Conversation | None], sessions: Sequence[Session]
-    ) -> None:
-        """See ``ClientWire``. Not if one of them wants no answer."""
-        if None not in requests:
-            encoding.keep_encoded(sessions)
+    @override
+    def send_registered(self, batches: list[Batch]) -> None:
+        waiting = [i for i in batches if i.request is not None and i.request.may_send]
+        if waiting and self._connection.close_reason is None:
+            answers = encoding.register_successes(waiting)
+            self._connection.answer([i.request for i in waiting], _REGISTER_RES, answers)
 
-    def send_registered(
-        self, requests: Sequence[chatter.Conversation | None], sessions: Sequence[Session]
-    ) -> None:
-        """See ``ClientWire``."""
-        waiting = [i for i in requests if _is_waiting(i)]
-        if not waiting or self._connection.close_reason is not None:
-            return
-        if len(waiting) < len(requests):
-            sessions = [*compress(sessions, map(_is_waiting, requests))]
-        answers = encoding.register_successes(sessions)
-        self._connection.answer(waiting, _REGISTER_RES, answers)
+    @override
+    def send_repeated(self, batch: Batch) -> None:
+        """The protocol has no request keys."""
+        self.send_registered([batch])
 
-    def send_repeated(self, request: chatter.Conversation | None, session: Session) -> None:
-        """See ``ClientWire``; the protocol has no request keys."""
-        self.send_registered([request], [session])
-
-    def send_refused(
-        self, request: chatter.Conversation | None, reason: str, outcome: Outcome
-    ) -> None:
-        """See ``ClientWire``. The protocol does not say why, so the log does."""
+    @override
+    def send_refused(self, batch: Batch, reason: str, outcome: Outcome) -> None:
+        """The protocol does not say why, so the log does."""
         if outcome is Outcome.UNKNOWN:
-            if request is not None:
+            if batch.request is not None:
                 # an answer is either "registered" or "refused": no answer is what says it
                 self._connection.close(
                     CloseReason.OUTCOME_UNKNOWN, detail=reason, level=logging.WARNING
@@ -271,24 +279,25 @@ class _Client(chatter.Handler):
             return
         extra = {**self._connection.log_extra, "reason": reason}
         mlog.info("registration refused", extra=extra)
-        if request is not None:
-            self._send(_REGISTER_RES, codec.REGISTER_FAILURE, conversation=request)
+        if batch.request is not None:
+            self._send(_REGISTER_RES, codec.REGISTER_FAILURE, conversation=batch.request)
 
+    @override
     def encode_result(
         self, request: chatter.Conversation | None, result: QueryResult
     ) -> Steps[list[bytes]]:
-        """See ``ClientWire``."""
         return codec.encode_query_result(result)
 
+    @override
     def send_result(self, request: chatter.Conversation | None, parts: list[bytes]) -> None:
-        """See ``ClientWire``."""
         self._send(_QUERY_RES, parts, conversation=request)
 
+    @override
     def send_notification(self, message: bytes) -> None:
-        """See ``ClientWire``; a ``MsgEventsNotify``.
+        """Send a ``MsgEventsNotify``.
 
-        Who asked for persisted events keeps them: it is asked now and then to say that it
-        has them, and closed if it does not.
+        Clients of persisted events keep them: they are requested periodically to confirm them, and
+        closed if they do not.
         """
         if not self._session.is_persisted or self._ack is not None:
             self._send_alone(_NOTIFY, message)
@@ -297,12 +306,12 @@ class _Client(chatter.Handler):
                 _NOTIFY, message, last=False, timeout_s=limits.ACK_TIMEOUT_S
             )
 
+    @override
     def send_status(self, status: Status) -> None:
-        """See ``ClientWire``."""
         self._send_alone(*codec.encode(MsgStatusNotify(status)))
 
     def _send_alone(self, msg_type: str, data: bytes) -> None:
-        """Send what is not answered, if the client is still there."""
+        """Send a message without an answer, if the connection is open."""
         if self._connection.close_reason is None:
             self._connection.send_alone(msg_type, data)
 
@@ -322,8 +331,3 @@ class _Client(chatter.Handler):
 
 def _request(message: chatter.Message) -> chatter.Conversation | None:
     return None if message.is_last else message.conversation
-
-
-def _is_waiting(request: chatter.Conversation | None) -> TypeGuard[chatter.Conversation]:
-    """Whether somebody waits for an answer."""
-    return request is not None and request.may_send

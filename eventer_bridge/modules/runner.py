@@ -26,11 +26,11 @@ from hat import aio
 from typing_extensions import override
 
 from eventer_bridge import limits, model
-from eventer_bridge.core.session import Session
 from eventer_bridge.errors import EventerBridgeError, LimitError, ModuleError, OutcomeUnknownError
 from eventer_bridge.modules.base import Module, ModuleEngine, ModuleSession
 from eventer_bridge.modules.calls import Calls, check_made, is_cancellation
 from eventer_bridge.modules.loading import ModuleConf, NamedModule, create_module
+from eventer_bridge.packed import Batch
 from eventer_bridge.resources import Resource
 
 mlog = logging.getLogger(__name__)
@@ -208,11 +208,11 @@ def _with_ids(
     ]
 
 
-CommitCb: TypeAlias = Callable[[Session, int, Sequence[model.ProcessEvent]], None]
+CommitCb: TypeAlias = Callable[[Batch, int, Sequence[model.ProcessEvent]], None]
 """Passes a session, its id and its events to the backend; may raise branches of
 ``EventerBridgeError``."""
 
-FailCb: TypeAlias = Callable[[Session, EventerBridgeError], None]
+FailCb: TypeAlias = Callable[[Batch, EventerBridgeError], None]
 """Called with a failed session, and why it failed."""
 
 
@@ -246,13 +246,13 @@ class ModuleRunner(Resource):
         self._modules: list[NamedModule] = []
         self._calls = Calls()
         # the session being processed, until it is committed or failed
-        self._session: Session | None = None
+        self._session: Batch | None = None
         self._module_sessions: ModuleSessions | None = None
         self.is_abandoned = False
         self._is_dead = False
         self._stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queue: asyncio.Queue[tuple[Session, Sequence[model.ProcessEvent]]] = asyncio.Queue()
-        self._ended: asyncio.Queue[tuple[ModuleSessions, Session]] = asyncio.Queue(
+        self._queue: asyncio.Queue[tuple[Batch, Sequence[model.ProcessEvent]]] = asyncio.Queue()
+        self._ended: asyncio.Queue[tuple[ModuleSessions, Batch]] = asyncio.Queue(
             limits.MAX_UNCLOSED_SESSIONS
         )
         self.async_group.spawn(aio.call_on_cancel, self._close_modules)
@@ -275,15 +275,13 @@ class ModuleRunner(Resource):
             self._modules.append(named)
             self.async_group.spawn(self._watch, named)
 
-    def submit(
-        self, session: Session, events: Sequence[model.RegisterEvent | model.ProcessEvent]
-    ) -> None:
+    def submit(self, session: Batch) -> None:
         """Process a session after those submitted before."""
         process_events = [
             i
             if isinstance(i, model.ProcessEvent)
             else model.ProcessEvent(session.source, i.type, i.source_timestamp, i.payload)
-            for i in events
+            for i in session.register_events
         ]
         self._queue.put_nowait((session, process_events))
 
@@ -363,7 +361,7 @@ class ModuleRunner(Resource):
                 slice_end = loop.time() + limits.MODULE_SLICE_S
 
     async def _process(
-        self, session: Session, requested: Sequence[model.ProcessEvent], sessions: ModuleSessions
+        self, session: Batch, requested: Sequence[model.ProcessEvent], sessions: ModuleSessions
     ) -> None:
         session_id = self._next_session()
         events = await sessions.process(self._server_id, session_id, requested)
@@ -391,7 +389,7 @@ class ModuleRunner(Resource):
             if (name := self._calls.sweep()) is not None:
                 raise ModuleError(f"module {name} keeps running although it was interrupted")
 
-    async def _is_committed(self, session: Session) -> bool:
+    async def _is_committed(self, session: Batch) -> bool:
         """Whether a session is committed; waits until it is known, or the server stops."""
         if not session.committed.done():
             await asyncio.wait([session.committed])
@@ -441,10 +439,10 @@ class _Engine(Protocol):
     def create_source(self, source_type: model.SourceType) -> model.Source:
         """A new source of events."""
 
-    def check_types(self, events: Iterable[model.RegisterEvent], /) -> None:
+    def check_types(self, event_types: Iterable[model.EventType], /) -> None:
         """Refuse events whose types cannot be registered."""
 
-    def register(self, source: model.Source, events: Sequence[model.ProcessEvent], /) -> Session:
+    def register(self, source: model.Source, events: Sequence[model.ProcessEvent], /) -> Batch:
         """Begin a session."""
 
     async def query(self, params: model.QueryParams) -> model.QueryResult:
@@ -472,7 +470,7 @@ class ModuleEngineAdapter(ModuleEngine):
         self, source: model.Source, register_event: model.RegisterEvent
     ) -> model.ProcessEvent:
         check_made(register_event)
-        self._engine.check_types([register_event])
+        self._engine.check_types([register_event.type])
         return model.ProcessEvent(
             source, register_event.type, register_event.source_timestamp, register_event.payload
         )

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from hat import aio
 from typing_extensions import override
 
-from eventer_bridge.core.bounded_cache import BoundedCache, type_bytes
+from eventer_bridge.memory import BoundedCache, type_bytes
 from eventer_bridge.model import EventType, ProcessEvent
 from eventer_bridge.modules.base import Module, ModuleSession
 from eventer_bridge.modules.calls import is_cancellation

@@ -1,60 +1,105 @@
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import final
+from asyncio import Future
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, final
 
 from rocksdict import ColumnFamily, RdictIter
 
-from eventer_bridge.model import Event, EventType, RegisterEvent
+from eventer_bridge.backends.request_keys import RequestKey
+from eventer_bridge.backends.type_budget import TypeQuota
+from eventer_bridge.model import Event, EventId, EventType, Payload, RegisterEvent, Source
 
-FindCb = Callable[[bytes], tuple[EventType, bytes, bytes] | None]
-"""Finds a type that may be registered, by its text as it came: the type, its id in the store, and
-its JSON; None: there is none."""
+FindCb = Callable[[bytes | EventType], tuple[EventType, bytes, bytes] | None]
+"""Finds a type, by its text as it came, or by itself: the type, its id in the store,
+and its JSON; None: it is no type. The id is empty unless it is stored and may be registered without
+being checked again."""
 
-Staged = tuple[bytes, list[bytes], list[bytes], int, list[tuple[bytes, int, int]]]
+Staged = tuple[
+    bytes,
+    list[bytes],
+    list[bytes],
+    int,
+    list[tuple[bytes, int, int]],
+    list[tuple[bytes, bytes]],
+]
 """What is to be stored beside rows in ``event``: the entries of their block, the keys of the
-sessions, keys in ``source``, the size of all values, and, if they are counted, of each type its id,
-number of events and size of their values."""
+sessions, keys in ``source``, the size of all values; if they are counted, of each type its id,
+number of events and size of their values; and where the order of types ended (``source_order``)."""
 
 @final
-class KnownTypes:
-    """Types by the text that they came as, so that they are not decoded.
+class TypeTable:
+    """Types by what they came as, so that they are not decoded again.
 
     Args:
-        find: asked for what is not known yet.
+        find: called with what is not known yet.
         max_bytes: memory that it may use; when that is exceeded it begins anew.
 
     Attributes:
-        epoch: changes when what was found before does not hold any more.
+        epoch: changes when ids do not hold any more.
     """
 
     def __init__(self, find: FindCb, max_bytes: int) -> None: ...
     def __len__(self) -> int: ...
-    def clear(self) -> None:
-        """Forget all of them: their ids may have changed."""
+    def forget_ids(self) -> None:
+        """Ask for all ids again: they may have changed."""
 
     @property
     def epoch(self) -> int: ...
 
 @final
-class Packed(Sequence[RegisterEvent]):
-    """The events of a request, as the message that it came as.
+class Batch(Sequence[RegisterEvent]):
+    """A registration, which becomes a session; as a sequence, the events that are registered.
 
-    Made by :func:`pack`, or by :func:`pack_sbs`: these have no ``register_id`` and no key.
+    Made by :func:`read_json`, :func:`read_sbs` or ``batch_of``. Only the first have a
+    ``register_id`` and keys of their own.
 
     Attributes:
         register_id: of the request.
         request_key: what the client calls it; None: nothing.
         after_key: that of the request that must be stored first; None: there is none.
+        requested: number of requested events, the first ones; others were added (``extend``).
         payload_bytes: size of its payloads.
-        is_valid: whether the ids of its types still hold.
-        events: its events, decoded when they are first asked for.
-        register_events: the same as itself: the name that other requests have for their events.
+        register_events: its events as objects, decoded when they are first asked for.
         types: of its events.
         event_types: the type of each event.
-        server: of the session that it became, by ``PackedRows.stage``.
-        session: id of that.
+        instances: of its events, ascending; from 1 on, unless some are missing.
+        last_instance: of its last event.
+        is_sbs: whether it came from Eventer, and is answered by :func:`encode_sbs_answers`.
+        is_encodable: whether the functions here can write its events.
+        object_bytes: memory besides the bytes that it came as, estimated.
+
+        source: who registers it.
+        quota: of the client, for event types that it brings; None: it has none.
+        key: what the client calls it, with its digest; None: nothing.
+        request: what the wire answers it by, besides ``register_id``.
+        is_large: whether it is processed in slices; added events count.
+        is_stepwise: whether storing and notifying happen in slices.
+        first: the batch with the same key that was registered before; None: there is none.
+        committed: done when the events are durable; fails with a branch of ``EventerBridgeError``
+            if they are not, or may not be. Batches of one commit may share it, so never cancel it:
+            use ``asyncio.wait`` if that could happen.
+        has_failed: whether it failed.
+
+        server: of the session that it became, by :func:`assign`.
+        session: id of that; 0: it has none yet.
         s: seconds of its timestamp.
         us: the microseconds.
+        events: the events of the session, made when they are first asked for; none before it has
+            an id.
+        has_events: whether they were made.
+        last_id: of the last one.
+        encodings: encoded events by wire, filled in by the wires, so that an event is encoded once
+            per wire and not once per receiver.
     """
+
+    requested: int
+    source: Source
+    quota: TypeQuota | None
+    key: RequestKey | None
+    request: Any
+    is_large: bool
+    is_stepwise: bool
+    first: Batch | None
+    committed: Future[None]
 
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[RegisterEvent]: ...
@@ -68,6 +113,24 @@ class Packed(Sequence[RegisterEvent]):
     @property
     def payload_bytes(self) -> int: ...
     @property
+    def register_events(self) -> Sequence[RegisterEvent]: ...
+    @property
+    def event_types(self) -> list[EventType]: ...
+    @property
+    def types(self) -> set[EventType]: ...
+    @property
+    def instances(self) -> Sequence[int]: ...
+    @property
+    def last_instance(self) -> int: ...
+    @property
+    def is_sbs(self) -> bool: ...
+    @property
+    def is_encodable(self) -> bool: ...
+    @property
+    def object_bytes(self) -> int: ...
+    @property
+    def has_failed(self) -> bool: ...
+    @property
     def server(self) -> int: ...
     @property
     def session(self) -> int: ...
@@ -76,19 +139,74 @@ class Packed(Sequence[RegisterEvent]):
     @property
     def us(self) -> int: ...
     @property
-    def is_valid(self) -> bool: ...
+    def events(self) -> Sequence[Event]: ...
     @property
-    def events(self) -> Sequence[RegisterEvent]: ...
+    def has_events(self) -> bool: ...
     @property
-    def register_events(self) -> Sequence[RegisterEvent]: ...
+    def last_id(self) -> EventId: ...
     @property
-    def event_types(self) -> list[EventType]: ...
-    @property
-    def types(self) -> set[EventType]: ...
+    def encodings(self) -> dict[str, Any]: ...
+    def parts(self, max_events: int, max_bytes: int) -> list[slice]:
+        """Cut it into parts of so many events, or so many bytes of payload."""
+
+    def keep_events(self, events: Sequence[Event]) -> None:
+        """Keep its events, which were made in steps."""
+
+    def answer_with(self, events: Sequence[Event]) -> None:
+        """Take the events that another server made of it."""
+
+def make_batch(
+    events: Sequence[Any],
+    types: TypeTable,
+    get_payload: Callable[[Payload | None], tuple[int, bytes, int]],
+    register_id: int = 0,
+    request_key: str | None = None,
+    after_key: str | None = None,
+    instances: list[int] | None = None,
+) -> Batch:
+    """See ``batch_of``.
+
+    Args:
+        events: the objects.
+        types: theirs.
+        get_payload: from a payload its kind, what it is in a row, and its size.
+        register_id: see :class:`Batch`.
+        request_key: see there.
+        after_key: see there.
+        instances: of the events; None: from 1 on.
+
+    Raises:
+        ValueError: a type cannot be stored, there are too many bytes, or not as many instances as
+            events.
+    """
+
+def extend_batch(
+    batch: Batch,
+    events: Sequence[Any],
+    get_payload: Callable[[Payload | None], tuple[int, bytes, int]],
+    instances: list[int] | None = None,
+) -> None:
+    """See ``extend``; ``instances``: of the events; None: they follow those that are there."""
+
+def assign(batches: list[Batch], server: int, session: int, s: int, us: int) -> None:
+    """Give batches consecutive sessions, from this one on, and a timestamp."""
+
+def unready(batches: list[Batch], begin: int = 0, end: int = -1) -> list[tuple[int, EventType]]:
+    """Types that are to be checked, or are not stored.
+
+    Args:
+        batches: the batches.
+        begin: index of the first event of each that is looked at.
+        end: where these end; -1: all of them.
+
+    Returns:
+        Of each such type the index of its first event in its batch, and the type; one that came as
+        several texts is there as often.
+    """
 
 @final
-class PackedRows:
-    """Rows in ``event`` of packed requests, until they are written.
+class BatchRows:
+    """Rows in ``event`` of batches, until they are written.
 
     Args:
         max_passed_events: ``source_order.MAX_PASSED_EVENTS``.
@@ -99,31 +217,29 @@ class PackedRows:
     def __len__(self) -> int: ...
     def stage(
         self,
-        requests: list[Packed],
-        server: int,
-        first_session: int,
-        s: int,
-        us: int,
+        batches: list[Batch],
+        ids: dict[EventType, bytes],
         last: dict[bytes, tuple[bytes, bytes, int]],
-        ends: Mapping[bytes, bytes],
+        ends: dict[bytes, bytes],
+        floor: bytes,
         is_counted: bool,
-    ) -> Staged | None:
-        """Add the rows of requests, each of which becomes a session.
+        begin: int = 0,
+        end: int = -1,
+    ) -> Staged:
+        """Add the rows of batches, which have their sessions.
 
         Args:
-            requests: which are valid.
-            server: of the sessions.
-            first_session: id of the first of them; the others follow.
-            s: seconds of their timestamp.
-            us: its microseconds.
+            batches: the batches.
+            ids: of all their types.
             last: see ``source_order.SourceOrder``; brought up to date.
-            ends: see there, too.
+            ends: see there, too; likewise.
+            floor: see there.
             is_counted: whether the events of each type are counted.
-
-        Returns:
-            None: nothing was changed, because the order of a type ends, or is not known.
+            begin: index of the first event of each.
+            end: where they end; -1: all of them.
 
         Raises:
+            KeyError: a type has no id; nothing was changed.
             RuntimeError: what these rows call stages or puts them.
         """
 
@@ -139,44 +255,48 @@ class PackedRows:
             RuntimeError: ``put`` stages or puts these rows; they stay, as whenever it raises.
         """
 
-def pack(
-    message: bytes, types: KnownTypes, decode: Callable[[bytes], Sequence[RegisterEvent]]
-) -> Packed | None:
-    """Pack a ``register_req``.
+def read_json(
+    message: bytes, types: TypeTable, decode: Callable[[bytes], Sequence[RegisterEvent]]
+) -> Batch | None:
+    """Read a ``register_req``.
 
     Args:
         message: without framing.
-        types: those that are packed.
+        types: of this wire.
         decode: decodes the events of such a message.
 
     Returns:
         None: it is another message, or a wrong or unusual one.
     """
 
-def pack_sbs(
-    message: bytes, types: KnownTypes, decode: Callable[[bytes], Sequence[RegisterEvent]]
-) -> Packed | None:
-    """Pack a ``MsgRegisterReq``; as :func:`pack`, but the text of each type is as it is encoded."""
+def read_sbs(
+    message: bytes, types: TypeTable, decode: Callable[[bytes], Sequence[RegisterEvent]]
+) -> Batch | None:
+    """Read a ``MsgRegisterReq``; as :func:`read_json`, but the text of each type is as encoded."""
 
-def content(packed: Packed) -> bytes:
+def content(batch: Batch) -> bytes:
     """The events of a request as they are digested (``backends.request_keys``): as JSON."""
 
-def encode_events(packed: Packed, indices: list[int] | None = None) -> bytes:
+def encode_events(
+    batch: Batch, indices: list[int] | None = None, begin: int = 0, end: int = -1
+) -> bytes:
     """Encode events that a request became, with commas between them (002, ``event``).
 
     Args:
-        packed: the request.
-        indices: which of them, ascending; None: all of them.
+        batch: the batch.
+        indices: which of them, ascending; None: those of the next two.
+        begin: index of the first.
+        end: where they end; -1: all of them.
 
     Raises:
         IndexError: there is no such event, or they do not ascend.
     """
 
-def encode_answers(requests: list[Packed], before: bytes, between: bytes, behind: bytes) -> bytes:
+def encode_answers(requests: list[Batch], before: bytes, between: bytes, behind: bytes) -> bytes:
     """Encode the answers to requests, each with the events that it became, as frames.
 
     Args:
-        requests: the requests, of which :meth:`PackedRows.stage` made rows.
+        requests: the requests, of which :meth:`BatchRows.stage` made rows.
         before: what comes before ``register_id``.
         between: what comes between that and the events.
         behind: what comes behind them.
@@ -185,11 +305,11 @@ def encode_answers(requests: list[Packed], before: bytes, between: bytes, behind
         The frames (``net.framing``), joined.
     """
 
-def encode_sbs_answers(requests: list[Packed]) -> list[bytes]:
+def encode_sbs_answers(requests: list[Batch]) -> list[bytes]:
     """Encode a ``MsgRegisterRes`` for each request, with the events that it became.
 
     Raises:
-        ValueError: a request was not packed by :func:`pack_sbs`.
+        ValueError: a request was not read by :func:`read_sbs`, or was extended.
     """
 
 def read_rows(

@@ -13,8 +13,8 @@ takes for any type, is refused (``<bytes?>``), and lists that they could change 
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.dict cimport PyDict_GetItem
 from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
+from cpython.number cimport PyNumber_Index
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from cpython.unicode cimport PyUnicode_DecodeASCII, PyUnicode_DecodeUTF8
@@ -22,6 +22,10 @@ from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport qsort
 from libc.string cimport memcmp, memcpy, memmove, strncmp
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
+
+
+from eventer_bridge.model import EventId
+from eventer_bridge.packed.views import Added, session_events
 
 
 cdef extern from *:
@@ -41,7 +45,9 @@ cdef enum:
     MAX_REQUEST_KEY_CHARACTERS = 64  # ``limits``
     MAX_AROUND_BYTES = 512  # of an event, besides its payload
     FIRST_EVENTS = 4  # that there is memory for
-    ENTRY_OVERHEAD_BYTES = 600  # of a known type, besides its texts
+    ENTRY_OVERHEAD_BYTES = 600  # of a known type, besides its texts and segments
+    SEGMENT_BYTES = 64
+    OBJECT_BYTES = 256  # of a decoded event (``limits``)
 
     TYPE_BYTES = 4
     TIMESTAMP_BYTES = 12
@@ -53,27 +59,44 @@ cdef enum:
     ENTRY_BYTES = LOCAL_ID_BYTES + TYPE_BYTES
     SOURCE_KEY_BYTES = TYPE_BYTES + TIMESTAMP_BYTES + POSITION_BYTES
 
+    # kinds of payloads: the flags of rows (``keys``)
+    NO_PAYLOAD = 0
+    JSON_FLAG = 1
+    BINARY_FLAG = 2
+    SOURCE_FLAG = 4
+    INDEXED_FLAG = 8
+    BASE64 = 16  # a binary one as text, which is decoded for its row
+    BYTES = 32  # a binary one, with its label elsewhere
+    LABEL_BYTES = 4  # before the label of a binary one in a row, its length
 
-# an event of a request
+
+# an event of a batch
 ctypedef struct Record:
     PyObject* type  # a KnownType, owned
+    int64_t instance
     int64_t s  # of its source timestamp
     uint32_t us
     uint8_t has_source
-    uint8_t has_payload
-    uint32_t payload_begin  # in the message
+    uint8_t payload_kind
+    uint32_t payload_begin  # in the data; of a binary one, as in a row: its label and bytes
     uint32_t payload_end
+    uint32_t label_begin  # of one in BASE64 or BYTES
+    uint32_t label_end
+    uint32_t n_decoded
 
 
 @cython.final
 cdef class KnownType:
+    cdef object key  # as it came: text; or the type
     cdef readonly object type
-    cdef readonly bytes type_id
-    cdef bytes text  # as it came
+    cdef bytes type_id  # empty: it was never stored, or may not be without being checked
+    cdef long epoch  # of the table, in which ``type_id`` holds
+    cdef bytes text  # as it came; empty if it came as an object
     cdef bytes json
     cdef Py_ssize_t number, next  # in the table; of the type that followed this one last time
-    # of the call of ``PackedRows.stage`` that has this number
+    # of the call of ``BatchRows.stage`` that has this number
     cdef uint64_t turn
+    cdef bytes staged_id
     cdef PyObject* first  # the one of its type that came first, whose order counts; may be itself
     cdef bint is_ended, is_new  # its order; nothing is in order yet
     cdef uint8_t last_source[TIMESTAMP_BYTES]
@@ -84,12 +107,12 @@ cdef class KnownType:
 
 
 @cython.final
-cdef class KnownTypes:
+cdef class TypeTable:
     """See the stub."""
 
     cdef readonly long epoch
     cdef object _find
-    cdef dict _by_text
+    cdef dict _by_key
     cdef list _entries
     cdef Py_ssize_t _max_bytes, _n_bytes
     cdef Py_ssize_t _before, _expected  # number of the type that came last; of the one expected next
@@ -97,61 +120,85 @@ cdef class KnownTypes:
     def __init__(self, find, Py_ssize_t max_bytes):
         self._find = find
         self._max_bytes = max_bytes
-        self.epoch = 0
-        self.clear()
+        self.epoch = 1
+        self._forget()
 
     def __len__(self):
         return len(self._entries)
 
-    def clear(self):
+    def forget_ids(self):
         self.epoch += 1
-        self._forget()
 
     cdef _forget(self):
-        self._by_text = {}
+        self._by_key = {}
         self._entries = []
         self._n_bytes = 0
         self._before = self._expected = 0
 
-    cdef KnownType look_up(self, bytes text):
-        cdef PyObject* found = PyDict_GetItem(self._by_text, text)
-        if found is not NULL:
-            return <KnownType>found
-        known = self._find(text)
-        if known is None:
+    cdef KnownType look_up(self, object key, bytes text):
+        """The entry of a type, as it came, or of a type itself, whose text is empty.
+
+        None: it is no type, or its text is too large for the table. A type itself that is too large
+        is not kept.
+        """
+        cdef KnownType entry = <KnownType>self._by_key.get(key)
+        if entry is not None:
+            return entry
+        found = self._find(key)
+        if found is None:
             return None
-        cdef KnownType entry = KnownType.__new__(KnownType)
-        entry.type, type_id, json = known
-        entry.type_id, entry.json = <bytes?>type_id, <bytes?>json
-        if PyBytes_GET_SIZE(entry.type_id) != TYPE_BYTES:
-            raise ValueError("type_id")
-        entry.text = text
+        entry = KnownType.__new__(KnownType)
+        entry.key, entry.text = key, text
+        self._use(entry, found)
         cdef Py_ssize_t n_bytes = PyBytes_GET_SIZE(text) + PyBytes_GET_SIZE(entry.json)
-        n_bytes += ENTRY_OVERHEAD_BYTES
+        n_bytes += ENTRY_OVERHEAD_BYTES + SEGMENT_BYTES * len(entry.type)
         if n_bytes > self._max_bytes:
-            return None
+            return None if text else entry
         if self._n_bytes + n_bytes > self._max_bytes:
             self._forget()
         self._n_bytes += n_bytes
+        cdef dict by_key = self._by_key  # which comparing keys may replace
         entry.number = entry.next = len(self._entries)
         self._entries.append(entry)
-        self._by_text[text] = entry
+        by_key[key] = entry
         return entry
+
+    cdef _use(self, KnownType entry, object found):
+        event_type, type_id, json = found
+        if PyBytes_GET_SIZE(<bytes?>type_id) not in (0, TYPE_BYTES):
+            raise ValueError("type_id")
+        entry.type, entry.type_id, entry.json = event_type, <bytes>type_id, <bytes?>json
+        entry.epoch = self.epoch if entry.type_id else 0
+
+    cdef bint is_ready(self, KnownType entry) except -1:
+        """Whether a type may be stored, and its id is known."""
+        if entry.epoch == self.epoch:
+            return True
+        found = self._find(entry.key)
+        if found is not None:
+            self._use(entry, found)
+        return entry.epoch == self.epoch
 
 
 @cython.final
-cdef class Packed:
+cdef class Batch:
     """See the stub."""
 
     cdef readonly int64_t register_id
     cdef readonly Py_ssize_t payload_bytes
     cdef readonly str request_key, after_key
     cdef readonly int64_t server, session, s, us
-    cdef bytes _message
-    cdef object _decode, _events
-    cdef KnownTypes _types
-    cdef long _epoch
-    cdef bint _is_sbs
+    cdef public object source, quota, key, request, committed, first
+    cdef public Py_ssize_t requested
+    cdef public bint is_large, is_stepwise
+    cdef bytes _data  # the message; or payloads, or both
+    cdef Py_ssize_t _used  # bytes of it
+    cdef bint _is_own
+    cdef object _decode, _requested_events, _events, _encodings
+    cdef TypeTable _types
+    cdef bint _is_sbs, _has_binary
+    cdef Py_ssize_t _n_text  # bytes of the message that are payloads
+    cdef Py_ssize_t _n_stagings  # that are under way, while which it does not grow
     cdef Record* _records
     cdef Py_ssize_t _size, _capacity
 
@@ -165,33 +212,62 @@ cdef class Packed:
         return self._size
 
     def __iter__(self):
-        return iter(self.events)
+        return iter(self.register_events)
 
     def __getitem__(self, index):
-        return self.events[index]
-
-    def __repr__(self):
-        return repr(self.events)
+        return self.register_events[index]
 
     def index(self, *args):
-        return self.events.index(*args)
+        return self.register_events.index(*args)
 
     def count(self, value):
-        return self.events.count(value)
+        return self.register_events.count(value)
 
     @property
-    def is_valid(self):
-        return self._types is not None and self._epoch == self._types.epoch
+    def is_sbs(self):
+        return self._is_sbs
+
+    @property
+    def is_encodable(self):
+        return not self._has_binary
+
+    @property
+    def register_events(self):
+        if self._requested_events is None:
+            self._requested_events = self._decode(self._data)
+        return self._requested_events
 
     @property
     def events(self):
         if self._events is None:
-            self._events = self._decode(self._message)
+            if not self.session:
+                return ()
+            self._events = session_events(self)
         return self._events
 
     @property
-    def register_events(self):
-        return self
+    def has_events(self):
+        return self._events is not None
+
+    @property
+    def encodings(self):
+        if self._encodings is None:
+            self._encodings = {}
+        return self._encodings
+
+    @property
+    def has_failed(self):
+        return self.committed.done() and self.committed.exception() is not None
+
+    @property
+    def last_id(self):
+        return EventId(self.server, self.session, self.last_instance)
+
+    def keep_events(self, events not None):
+        self._events = events
+
+    def answer_with(self, events not None):
+        self._events, self._has_binary, self._is_sbs = events, True, False
 
     @property
     def event_types(self):
@@ -202,26 +278,65 @@ cdef class Packed:
     def types(self):
         return set(self.event_types)
 
-    cdef Record* _next(self) except NULL:
-        """Room for one more event, which counts when its type is known (:meth:`_own`)."""
+    @property
+    def instances(self):
+        cdef Py_ssize_t i
+        return [self._records[i].instance for i in range(self._size)]
+
+    def parts(self, Py_ssize_t max_events, size_t max_bytes):
+        cdef Py_ssize_t i, begin = 0
+        cdef size_t n_bytes = 0
+        cdef list found = []
+        for i in range(self._size):
+            if i - begin == max_events or n_bytes >= max_bytes:
+                found.append(slice(begin, i))
+                begin, n_bytes = i, 0
+            n_bytes += _payload_bytes(&self._records[i])
+        if begin < self._size:
+            found.append(slice(begin, self._size))
+        return found
+
+    @property
+    def last_instance(self):
+        return self._records[self._size - 1].instance if self._size else 0
+
+    @property
+    def object_bytes(self):
+        cdef Py_ssize_t i
+        cdef KnownType known
+        cdef size_t n_bytes = 0 if self._requested_events is None else self._size * OBJECT_BYTES
+        for i in range(self._size):
+            known = <KnownType>self._records[i].type
+            if known.epoch != self._types.epoch:
+                n_bytes += ENTRY_OVERHEAD_BYTES + SEGMENT_BYTES * len(known.type)
+        return n_bytes
+
+    cdef int _make_room(self, Py_ssize_t size) except -1:
+        """Room for so many events."""
         cdef Py_ssize_t capacity
         cdef void* records
-        if self._size == self._capacity:
-            capacity = 2 * self._capacity or FIRST_EVENTS if HAS_SPARE else self._size + 1
+        if size > self._capacity:
+            capacity = max(size, 2 * self._capacity, FIRST_EVENTS) if HAS_SPARE else size
             records = PyMem_Realloc(self._records, capacity * sizeof(Record))
             if records is NULL:
                 raise MemoryError
             self._records, self._capacity = <Record*>records, capacity
+        return 0
+
+    cdef Record* _next(self) except NULL:
+        """Room for one more event, which counts when its type is known (:meth:`_own`)."""
+        self._make_room(self._size + 1)
+        self._records[self._size].instance = self._size + 1
         return &self._records[self._size]
 
     cdef const char* _guess_type(self, const char* p, Record* record) except? NULL:
         """Behind the type that came here last time; NULL: it is another one."""
-        cdef KnownTypes types = self._types
+        cdef TypeTable types = self._types
         if types._expected >= len(types._entries):
             return NULL
         cdef KnownType known = <KnownType>types._entries[types._expected]
         cdef Py_ssize_t size = PyBytes_GET_SIZE(known.text)
-        if self._left(p) < size or memcmp(p, PyBytes_AS_STRING(known.text), size) != 0:
+        if not size or self._left(p) < size or memcmp(p, PyBytes_AS_STRING(known.text), size) != 0:
             return NULL
         self._own(record, known)
         return p + size
@@ -229,9 +344,10 @@ cdef class Packed:
     cdef const char* _look_up_type(
         self, const char* p, const char* end, Record* record
     ) except? NULL:
-        """Behind a type that ends there; NULL: it is not known."""
-        cdef KnownTypes types = self._types
-        cdef KnownType known = types.look_up(PyBytes_FromStringAndSize(p, end - p))
+        """Behind a type that ends there; NULL: it is none."""
+        cdef TypeTable types = self._types
+        cdef bytes text = PyBytes_FromStringAndSize(p, end - p)
+        cdef KnownType known = types.look_up(text, text)
         if known is None:
             return NULL
         if types._before < len(types._entries):  # next time it is expected behind that one again
@@ -240,7 +356,7 @@ cdef class Packed:
         return end
 
     cdef inline Py_ssize_t _left(self, const char* p):
-        return PyBytes_AS_STRING(self._message) + PyBytes_GET_SIZE(self._message) - p
+        return PyBytes_AS_STRING(self._data) + PyBytes_GET_SIZE(self._data) - p
 
     cdef _own(self, Record* record, KnownType known):
         record.type = <PyObject*>known
@@ -249,14 +365,155 @@ cdef class Packed:
         self._types._before, self._types._expected = known.number, known.next
 
 
-cdef Packed _new(bytes message, KnownTypes types, object decode, bint is_sbs):
-    cdef Packed packed = Packed.__new__(Packed)
-    packed._message = message
-    packed._decode = decode
-    packed._types = types
-    packed._epoch = types.epoch
-    packed._is_sbs = is_sbs
-    return packed
+cdef Batch _new(bytes data, TypeTable types, object decode, bint is_sbs):
+    cdef Batch batch = Batch.__new__(Batch)
+    batch._data = data
+    batch._used = PyBytes_GET_SIZE(data)
+    batch._decode = decode
+    batch._types = types
+    batch._is_sbs = is_sbs
+    return batch
+
+
+cdef inline Batch _checked(Batch batch):
+    """Of a list, where None would pass as any type."""
+    if batch is None:
+        raise TypeError("a batch is None")
+    return batch
+
+
+def make_batch(
+    events not None,
+    TypeTable types not None,
+    get_payload,
+    int64_t register_id=0,
+    str request_key=None,
+    str after_key=None,
+    list instances=None,
+):
+    """See the stub."""
+    cdef Batch batch = _new(b"", types, None, False)
+    batch.register_id, batch.request_key, batch.after_key = register_id, request_key, after_key
+    _fill(batch, [*events], get_payload, instances)
+    batch._requested_events = events
+    batch.requested = batch._size
+    return batch
+
+
+def extend_batch(Batch batch not None, events not None, get_payload, list instances=None):
+    """See the stub."""
+    if batch._types is None:
+        raise TypeError("a batch without types")
+    cdef list added_events = [*events]
+    cdef Batch added = _new(b"", batch._types, None, False)
+    _fill(added, added_events, get_payload, instances)
+    before = batch.register_events
+    if type(before) is not Added:
+        before = Added(before)
+    _add(batch, added, batch._size if instances is None else 0)
+    before.extend(added_events)
+    batch._requested_events = before
+    batch._is_sbs = False  # what was added has no text
+
+
+cdef int _fill(Batch batch, list events, get_payload, list instances) except -1:
+    """Fill a batch that nobody else has yet; else what is called here might read or change it."""
+    cdef list parts = []
+    cdef Record* record
+    cdef Record found
+    cdef KnownType known
+    cdef Py_ssize_t n_payload_bytes, n_bytes = 0
+    cdef bytes text
+    if instances is not None:
+        instances = [*instances]
+        if len(instances) != len(events):
+            raise ValueError("not as many instances as events")
+    for event in events:
+        kind, data, n_payload_bytes = get_payload(event.payload)
+        known = batch._types.look_up(event.type, b"")
+        if known is None:
+            raise ValueError("a type that cannot be stored")
+        text = <bytes?>data
+        if n_bytes + PyBytes_GET_SIZE(text) > MAX_MESSAGE_BYTES:
+            raise ValueError("too many bytes of payloads")
+        source = event.source_timestamp
+        found.has_source = source is not None
+        if source is not None:
+            found.s, found.us = source.s, source.us
+        found.payload_kind = kind
+        if found.payload_kind > BINARY_FLAG:
+            raise ValueError("kind of payload")
+        found.payload_begin = <uint32_t>n_bytes
+        n_bytes += PyBytes_GET_SIZE(text)
+        found.payload_end = <uint32_t>n_bytes
+        found.instance = batch._size + 1 if instances is None else instances[batch._size]
+        record = batch._next()
+        record[0] = found
+        batch._own(record, known)
+        parts.append(text)
+        batch.payload_bytes += n_payload_bytes
+        batch._has_binary |= found.payload_kind == BINARY_FLAG
+    batch._data = b"".join(parts)
+    batch._used = n_bytes
+    return 0
+
+
+cdef int _add(Batch batch, Batch added, int64_t before) except -1:
+    """Move events to another batch, behind its own, and their payloads to where there may be room."""
+    cdef bytes data = batch._data
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(data), n_bytes = batch._used + added._used
+    cdef Record* record
+    if batch._n_stagings:
+        raise RuntimeError("this batch is being staged")
+    if n_bytes > MAX_MESSAGE_BYTES:
+        raise ValueError("too many bytes of payloads")
+    batch._make_room(batch._size + added._size)
+    if n_bytes > size or not batch._is_own:
+        size = max(n_bytes, 2 * size) if batch._used and HAS_SPARE else n_bytes
+        data = PyBytes_FromStringAndSize(NULL, size)
+        memcpy(PyBytes_AS_STRING(data), PyBytes_AS_STRING(batch._data), batch._used)
+        batch._data, batch._is_own = data, True  # nobody else has it
+    memcpy(PyBytes_AS_STRING(data) + batch._used, PyBytes_AS_STRING(added._data), added._used)
+    cdef Py_ssize_t i
+    for i in range(added._size):
+        record = &batch._records[batch._size + i]
+        record[0] = added._records[i]
+        record.instance += before
+        record.payload_begin += <uint32_t>batch._used
+        record.payload_end += <uint32_t>batch._used
+    batch._size += added._size
+    added._size = 0  # their types are owned by the batch now
+    batch._used = n_bytes
+    batch.payload_bytes += added.payload_bytes
+    batch._has_binary |= added._has_binary
+    return 0
+
+
+def assign(list batches not None, int64_t server, int64_t session, int64_t s, int64_t us):
+    """See the stub."""
+    cdef Batch batch
+    for batch in batches:
+        _checked(batch)
+        batch.server, batch.session, batch.s, batch.us = server, session, s, us
+        session += 1
+
+
+def unready(list batches not None, Py_ssize_t begin=0, Py_ssize_t end=-1):
+    """See the stub."""
+    cdef Batch batch
+    cdef Py_ssize_t i
+    if begin < 0:
+        raise IndexError(begin)
+    cdef KnownType known
+    cdef dict found = {}  # by identity: of many events of a type, one is looked at
+    for batch in [*batches]:
+        for i in range(begin, _stop(_checked(batch), end)):
+            known = <KnownType>batch._records[i].type
+            if known.epoch == batch._types.epoch or known in found:
+                continue
+            if not batch._types.is_ready(known):
+                found[known] = i, known.type
+    return [*found.values()]
 
 
 include "json.pxi"

@@ -247,6 +247,7 @@ cdef enum:
     US = 2
     PAYLOAD_TYPE = 1
     DATA = 2
+    DATA_TYPE = 4
     TYPE = 1
     SOURCE = 2
     PAYLOAD = 4
@@ -289,15 +290,72 @@ cdef const char* _source(const char* p, Record* record, uint8_t* seen) noexcept 
     return p + 1
 
 
+cdef inline int _sextet(char c) noexcept nogil:
+    """Value of a character of base64; below 0: it is none."""
+    if c'A' <= c <= c'Z':
+        return c - c'A'
+    if c'a' <= c <= c'z':
+        return c - c'a' + 26
+    if c'0' <= c <= c'9':
+        return c - c'0' + 52
+    return 62 if c == c'+' else 63 if c == c'/' else -1
+
+
+cdef Py_ssize_t _base64_bytes(const char* p, Py_ssize_t size) noexcept nogil:
+    """Bytes that a text encodes, if it is as it would be encoded again; else -1."""
+    cdef Py_ssize_t i, n_padding = 0
+    if size % 4:
+        return -1
+    if not size:
+        return 0
+    if p[size - 1] == c'=':
+        n_padding = 2 if p[size - 2] == c'=' else 1
+    for i in range(size - n_padding):
+        if _sextet(p[i]) < 0:
+            return -1
+    if n_padding and _sextet(p[size - n_padding - 1]) & (3 if n_padding == 1 else 15):
+        return -1
+    return size // 4 * 3 - n_padding
+
+
+cdef const char* _quoted(const char* p) noexcept nogil:
+    """A string without escapes."""
+    if p is NULL or p[0] != c'"':
+        return NULL
+    p += 1
+    while p[0] != c'"':
+        if <uint8_t>p[0] < 0x20 or p[0] == c'\\':
+            return NULL
+        p += 1
+    return p + 1
+
+
+cdef bint _is_binary(const char* message, Record* record) noexcept nogil:
+    """Whether what was read is a binary payload as it would be written again."""
+    cdef const char* data = message + record.payload_begin
+    cdef const char* label = message + record.label_begin
+    if _quoted(data) != message + record.payload_end or _quoted(label) != message + record.label_end:
+        return False
+    record.payload_begin += 1
+    record.payload_end -= 1
+    record.label_begin += 1
+    record.label_end -= 1
+    cdef Py_ssize_t n = _base64_bytes(data + 1, record.payload_end - record.payload_begin)
+    record.n_decoded = <uint32_t>n
+    record.payload_kind = BASE64
+    return n >= 0
+
+
 cdef const char* _payload(
     const char* p, const char* message, Record* record, uint8_t* seen
 ) noexcept nogil:
-    """A payload of JSON, or null."""
+    """A payload, or null."""
     cdef int found = 0, name
+    cdef bint is_binary = False
     if p is NULL:
         return NULL
-    record.has_payload = p[0] != c'n'
-    if not record.has_payload:
+    record.payload_kind = NO_PAYLOAD if p[0] == c'n' else JSON_FLAG
+    if not record.payload_kind:
         return _word(p, b"null", 4)
     p = _mark(p, c'{')
     while p is not NULL and p[0] != c'}':
@@ -306,11 +364,15 @@ cdef const char* _payload(
             name = PAYLOAD_TYPE if _is_key(p, b'"payload_type"', 14) else 0
         elif _is_key(p, b'"data"', 6):
             name = DATA
+        elif _is_key(p, b'"data_type"', 11):
+            name = DATA_TYPE
         if found & name:
             return NULL
         found |= name
         if name == PAYLOAD_TYPE:
-            p = _word(_mark(p + 14, c':'), b'"json"', 6)
+            p = _mark(p + 14, c':')
+            is_binary = p is not NULL and p[0] == c'"' and p[1] == c'b'
+            p = _word(p, b'"binary"', 8) if is_binary else _word(p, b'"json"', 6)
         elif name == DATA:
             p = _mark(p + 6, c':')
             if p is NULL:
@@ -320,10 +382,21 @@ cdef const char* _payload(
             if p is NULL:
                 return NULL
             record.payload_end = <uint32_t>(p - message)
+        elif name == DATA_TYPE:
+            p = _mark(p + 11, c':')
+            if p is NULL:
+                return NULL
+            record.label_begin = <uint32_t>(p - message)
+            p = _value(p, seen, 0)
+            if p is NULL:
+                return NULL
+            record.label_end = <uint32_t>(p - message)
         else:
             p = _extra(p, seen)
         p = _next_key(p)
-    return NULL if p is NULL or found != PAYLOAD_TYPE | DATA else p + 1
+    if p is NULL or (found | (0 if is_binary else DATA_TYPE)) != PAYLOAD_TYPE | DATA | DATA_TYPE:
+        return NULL
+    return NULL if is_binary and not _is_binary(message, record) else p + 1
 
 
 cdef const char* _plain_text(const char* p) noexcept nogil:
@@ -342,15 +415,15 @@ cdef str _text_of(const char* p, const char* end):
 
 
 cdef const char* _read_type(
-    Packed packed, const char* p, Record* record, uint8_t* seen
+    Batch batch, const char* p, Record* record, uint8_t* seen
 ) except? NULL:
     if p is NULL:
         return NULL
-    cdef const char* end = packed._guess_type(p, record)
+    cdef const char* end = batch._guess_type(p, record)
     if end is not NULL:
         return end
     end = _type(p, seen)
-    return NULL if end is NULL else packed._look_up_type(p, end, record)
+    return NULL if end is NULL else batch._look_up_type(p, end, record)
 
 
 cdef inline int _event_property(const char* p) noexcept nogil:
@@ -363,9 +436,9 @@ cdef inline int _event_property(const char* p) noexcept nogil:
     return PAYLOAD if _is_key(p, b'"payload"', 9) else 0
 
 
-cdef const char* _read_event(Packed packed, const char* p, uint8_t* seen) except? NULL:
-    cdef Record* record = packed._next()
-    cdef const char* message = PyBytes_AS_STRING(packed._message)
+cdef const char* _read_event(Batch batch, const char* p, uint8_t* seen) except? NULL:
+    cdef Record* record = batch._next()
+    cdef const char* message = PyBytes_AS_STRING(batch._data)
     cdef int found = 0, name
     p = _mark(p, c'{')
     while p is not NULL and p[0] != c'}':
@@ -374,7 +447,7 @@ cdef const char* _read_event(Packed packed, const char* p, uint8_t* seen) except
             return NULL
         found |= name
         if name == TYPE:
-            p = _read_type(packed, _mark(p + 6, c':'), record, seen)
+            p = _read_type(batch, _mark(p + 6, c':'), record, seen)
         elif name == SOURCE:
             p = _source(_mark(p + 18, c':'), record, seen)
         elif name == PAYLOAD:
@@ -384,16 +457,17 @@ cdef const char* _read_event(Packed packed, const char* p, uint8_t* seen) except
         p = _next_key(p)
     if p is NULL or found != TYPE | SOURCE | PAYLOAD:
         return NULL
-    if record.has_payload:
-        packed.payload_bytes += record.payload_end - record.payload_begin
+    if record.payload_kind:
+        batch._n_text += _text_bytes(record)
+        batch.payload_bytes += _size_of(record)
     return _space(p + 1)
 
 
-cdef const char* _read_events(Packed packed, const char* p, uint8_t* seen) except? NULL:
+cdef const char* _read_events(Batch batch, const char* p, uint8_t* seen) except? NULL:
     """Some events."""
     p = _mark(p, c'[')
     while True:
-        p = _read_event(packed, p, seen)
+        p = _read_event(batch, p, seen)
         if p is NULL or p[0] == c']':
             return NULL if p is NULL else p + 1
         p = _mark(p, c',')
@@ -407,10 +481,10 @@ cdef bint _is_utf8(const char* text, Py_ssize_t size) except -1:
     return True
 
 
-cdef bint _is_compact(Packed packed):
+cdef bint _is_compact(Batch batch):
     """Whether most of the message counts as payload, or as an event: it stays in memory."""
-    cdef Py_ssize_t size = PyBytes_GET_SIZE(packed._message)
-    return size - packed.payload_bytes <= MAX_AROUND_BYTES * (1 + packed._size)
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(batch._data)
+    return size - batch._n_text <= MAX_AROUND_BYTES * (1 + batch._size)
 
 
 cdef inline int _request_property(const char* p) noexcept nogil:
@@ -425,7 +499,7 @@ cdef inline int _request_property(const char* p) noexcept nogil:
     return AFTER_KEY if _is_key(p, b'"after_key"', 11) else 0
 
 
-cdef const char* _read_key(Packed packed, const char* p, int name) except? NULL:
+cdef const char* _read_key(Batch batch, const char* p, int name) except? NULL:
     """The key of the request, or that of the one before it, or null."""
     if p is not NULL and p[0] == c'n':
         return _word(p, b"null", 4)
@@ -433,18 +507,18 @@ cdef const char* _read_key(Packed packed, const char* p, int name) except? NULL:
     if end is NULL:
         return NULL
     if name == REQUEST_KEY:
-        packed.request_key = _text_of(p, end)
+        batch.request_key = _text_of(p, end)
     else:
-        packed.after_key = _text_of(p, end)
+        batch.after_key = _text_of(p, end)
     return end
 
 
-cdef bint _read_json(Packed packed) except -1:
-    """Read a ``register_req``; returns whether it is one that is packed."""
+cdef bint _read_json(Batch batch) except -1:
+    """Read a ``register_req``; returns whether it is a usual one."""
     cdef uint8_t seen = 0
     cdef int found = 0, name
-    cdef const char* message = PyBytes_AS_STRING(packed._message)
-    cdef Py_ssize_t size = PyBytes_GET_SIZE(packed._message)
+    cdef const char* message = PyBytes_AS_STRING(batch._data)
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(batch._data)
     cdef const char* p = _mark(message, c'{')
     while p is not NULL and p[0] != c'}':
         name = _request_property(p)
@@ -454,29 +528,30 @@ cdef bint _read_json(Packed packed) except -1:
         if name == MSG_TYPE:
             p = _word(_mark(p + 10, c':'), b'"register_req"', 14)
         elif name == REGISTER_ID:
-            p = _int(_mark(p + 13, c':'), &packed.register_id)
+            p = _int(_mark(p + 13, c':'), &batch.register_id)
         elif name == REGISTER_EVENTS:
-            p = _read_events(packed, _mark(p + 17, c':'), &seen)
+            p = _read_events(batch, _mark(p + 17, c':'), &seen)
         elif name:
-            p = _read_key(packed, _mark(p + (13 if name == REQUEST_KEY else 11), c':'), name)
+            p = _read_key(batch, _mark(p + (13 if name == REQUEST_KEY else 11), c':'), name)
         else:
             p = _extra(p, &seen)
         p = _next_key(p)
     if p is NULL or (found & ~(REQUEST_KEY | AFTER_KEY)) != MSG_TYPE | REGISTER_ID | REGISTER_EVENTS:
         return False
-    if packed.after_key is not None and packed.request_key is None:
+    if batch.after_key is not None and batch.request_key is None:
         return False
     p = _space(p + 1)
-    if p - message != size or not _is_compact(packed):
+    if p - message != size or not _is_compact(batch):
         return False
     return not seen & 0x80 or _is_utf8(message, size)
 
 
-def pack(bytes message not None, KnownTypes types not None, decode):
+def read_json(bytes message not None, TypeTable types not None, decode):
     """See the stub."""
-    cdef Packed packed = _new(message, types, decode, False)
-    is_packed = PyBytes_GET_SIZE(message) <= MAX_MESSAGE_BYTES and _read_json(packed)
-    return packed if is_packed else None
+    cdef Batch batch = _new(message, types, decode, False)
+    is_packed = PyBytes_GET_SIZE(message) <= MAX_MESSAGE_BYTES and _read_json(batch)
+    batch.requested = batch._size
+    return batch if is_packed else None
 
 
 # --- writing ------------------------------------------------------------------------------
@@ -516,11 +591,13 @@ cdef const char* US_TEXT = b',"us":'
 cdef const char* SOURCE_TEXT = b',"source_timestamp":{"s":'
 cdef const char* NO_SOURCE_TEXT = b',"source_timestamp":null'
 cdef const char* PAYLOAD_TEXT = b',"payload":{"payload_type":"json","data":'
+cdef const char* BINARY_TEXT = b',"payload":{"payload_type":"binary","data_type":"'
+cdef const char* DATA_TEXT = b'","data":"'
 cdef const char* NO_PAYLOAD_TEXT = b',"payload":null}'
 
 cdef enum:
     MAX_HEADER_BYTES = 9  # of a frame
-    EVENT_BYTES = 160 + 7 * MAX_INT_BYTES  # of an event, without type and payload
+    EVENT_BYTES = 200 + 7 * MAX_INT_BYTES  # of an event, without type and payload
 
 
 cdef inline char* _write_type(char* p, Record* record) noexcept:
@@ -539,66 +616,70 @@ cdef inline char* _write_rest(char* p, Record* record, const char* message) noex
         p = _write(p, b"}", 1)
     else:
         p = _write(p, NO_SOURCE_TEXT, 24)
-    if not record.has_payload:
+    if not record.payload_kind:
         return _write(p, NO_PAYLOAD_TEXT, 16)
+    if record.payload_kind == BASE64:
+        p = _write(p, BINARY_TEXT, 49)
+        p = _write(p, message + record.label_begin, record.label_end - record.label_begin)
+        p = _write(p, DATA_TEXT, 10)
+        p = _write(p, message + record.payload_begin, record.payload_end - record.payload_begin)
+        return _write(p, b'"}}', 3)
     p = _write(p, PAYLOAD_TEXT, 41)
     p = _write(p, message + record.payload_begin, record.payload_end - record.payload_begin)
     return _write(p, b"}}", 2)
 
 
-cdef inline Packed _checked(Packed packed):
-    """Of a list, where None would pass as any type."""
-    if packed is None:
-        raise TypeError("a request is None")
-    return packed
-
-
-cdef size_t _most_bytes(Packed packed):
-    """The most that its events take in an answer, with what is between them."""
+cdef size_t _most_bytes(Batch batch, Py_ssize_t begin, Py_ssize_t end) except 0:
+    """The most that some events take in an answer, with what is between them."""
     cdef Py_ssize_t i
-    cdef size_t most = packed._size * EVENT_BYTES + packed.payload_bytes
-    for i in range(packed._size):
-        most += PyBytes_GET_SIZE((<KnownType>packed._records[i].type).json)
+    if batch._has_binary:
+        raise ValueError("a binary payload")
+    cdef size_t most = 1 + max(0, end - begin) * EVENT_BYTES
+    for i in range(begin, end):
+        most += PyBytes_GET_SIZE((<KnownType>batch._records[i].type).json)
+        most += _text_bytes(&batch._records[i])
     return most
 
 
-cdef char* _write_events(char* p, Packed packed, list indices) except NULL:
+cdef char* _write_events(char* p, Batch batch, Py_ssize_t begin, Py_ssize_t end, list indices) except NULL:
     """Events of what a request became, with commas between them; at most :func:`_most_bytes`.
 
     Args:
         p: where to write them.
-        packed: the request.
-        indices: ascending, of the events; None: all of them.
+        batch: the request.
+        begin: index of the first event.
+        end: where they end.
+        indices: ascending, of the events, in place of these; None: these.
     """
-    cdef Py_ssize_t i, k, last = -1, n = packed._size if indices is None else len(indices)
+    cdef Py_ssize_t i, k, last = -1, n = max(0, end - begin) if indices is None else len(indices)
     cdef Record* record
-    cdef const char* message = PyBytes_AS_STRING(packed._message)
+    cdef const char* message = PyBytes_AS_STRING(batch._data)
     # what the events have in common
     cdef char id[80]
     cdef char* q = _write(id, ID_TEXT, 16)
-    q = _write_int(q, packed.server)
+    q = _write_int(q, batch.server)
     q = _write(q, SESSION_TEXT, 11)
-    q = _write_int(q, packed.session)
+    q = _write_int(q, batch.session)
     q = _write(q, INSTANCE_TEXT, 12)
     cdef size_t n_id = q - id
     cdef char moment[80]
     q = _write(moment, TIMESTAMP_TEXT, 18)
-    q = _write_int(q, packed.s)
+    q = _write_int(q, batch.s)
     q = _write(q, US_TEXT, 6)
-    q = _write_int(q, packed.us)
+    q = _write_int(q, batch.us)
     q = _write(q, b"}", 1)
     cdef size_t n_moment = q - moment
     for k in range(n):
-        i = k if indices is None else indices[k]
-        if not last < i < packed._size:  # each once, so that there is room for them
+        i = begin + k if indices is None else indices[k]
+        if not last < i < batch._size:  # each once, so that there is room for them
             raise IndexError(i)
         last = i
-        record = &packed._records[i]
+        record = &batch._records[i]
         if k:
             p[0] = c','
             p += 1
         p = _write(p, id, n_id)
-        p = _write_int(p, i + 1)
+        p = _write_int(p, record.instance)
         p = _write(p, b"},", 2)
         p = _write_type(p, record)
         p = _write(p, moment, n_moment)
@@ -607,14 +688,14 @@ cdef char* _write_events(char* p, Packed packed, list indices) except NULL:
 
 
 cdef char* _write_frame(
-    char* frame, Packed packed, bytes before, bytes between, bytes behind
+    char* frame, Batch batch, bytes before, bytes between, bytes behind
 ) except NULL:
     """An answer with its header (``net.framing``)."""
     cdef char* begin = frame + MAX_HEADER_BYTES
     cdef char* p = _write(begin, PyBytes_AS_STRING(before), PyBytes_GET_SIZE(before))
-    p = _write_int(p, packed.register_id)
+    p = _write_int(p, batch.register_id)
     p = _write(p, PyBytes_AS_STRING(between), PyBytes_GET_SIZE(between))
-    p = _write_events(p, packed, None)
+    p = _write_events(p, batch, 0, min(batch.requested, batch._size), None)
     p = _write(p, PyBytes_AS_STRING(behind), PyBytes_GET_SIZE(behind))
     cdef size_t size = p - begin
     cdef int i, n = 1
@@ -627,58 +708,68 @@ cdef char* _write_frame(
     return frame + 1 + n + size
 
 
-def content(Packed packed not None):
+def content(Batch batch not None):
     """See the stub."""
-    cdef Py_ssize_t i, n = packed._size
+    cdef Py_ssize_t i, n = batch._size
     cdef Record* record
-    cdef const char* message = PyBytes_AS_STRING(packed._message)
-    cdef char* begin = <char*>PyMem_Malloc(2 + _most_bytes(packed))
+    cdef const char* message = PyBytes_AS_STRING(batch._data)
+    cdef char* begin = <char*>PyMem_Malloc(2 + _most_bytes(batch, 0, batch._size))
     if begin is NULL:
         raise MemoryError
     cdef char* p = begin
     for i in range(n):
-        record = &packed._records[i]
+        record = &batch._records[i]
         p[0] = c',' if i else c'['
         p[1] = c'{'
         p = _write_type(p + 2, record)
         p = _write_rest(p, record, message)
-    p = _write(p, b"]", 1)
+    p = _write(p, b"]", 1) if n else _write(p, b"[]", 2)
     try:
         return PyBytes_FromStringAndSize(begin, p - begin)
     finally:
         PyMem_Free(begin)
 
 
-def encode_events(Packed packed not None, list indices=None):
+def encode_events(
+    Batch batch not None, list indices=None, Py_ssize_t begin=0, Py_ssize_t end=-1
+):
     """See the stub."""
-    if indices is not None:
-        indices = list(indices)  # which ``__index__`` of one of them could change
-    cdef char* begin = <char*>PyMem_Malloc(_most_bytes(packed))
-    if begin is NULL:
+    if begin < 0:
+        raise IndexError(begin)
+    if indices is not None:  # ``__index__`` of one of them could change them, or the batch
+        indices = [PyNumber_Index(index) for index in [*indices]]
+    end = _stop(batch, end)
+    cdef size_t most
+    if indices is None:
+        most = _most_bytes(batch, begin, end)
+    else:
+        most = _most_bytes(batch, 0, batch._size)
+    cdef char* text = <char*>PyMem_Malloc(1 + most)
+    if text is NULL:
         raise MemoryError
     try:
-        return PyBytes_FromStringAndSize(begin, _write_events(begin, packed, indices) - begin)
+        return PyBytes_FromStringAndSize(text, _write_events(text, batch, begin, end, indices) - text)
     finally:
-        PyMem_Free(begin)
+        PyMem_Free(text)
 
 
 def encode_answers(
     list requests not None, bytes before not None, bytes between not None, bytes behind not None
 ):
     """See the stub."""
-    cdef Packed packed
+    cdef Batch batch
     cdef size_t around = PyBytes_GET_SIZE(before) + PyBytes_GET_SIZE(between)
     around += PyBytes_GET_SIZE(behind) + MAX_INT_BYTES + MAX_HEADER_BYTES
     cdef size_t most = 0
-    for packed in requests:
-        most += around + _most_bytes(_checked(packed))
+    for batch in requests:
+        most += around + _most_bytes(batch, 0, _checked(batch)._size)
     cdef char* begin = <char*>PyMem_Malloc(most)
     if begin is NULL:
         raise MemoryError
     cdef char* p = begin
     try:
-        for packed in requests:
-            p = _write_frame(p, packed, before, between, behind)
+        for batch in requests:
+            p = _write_frame(p, batch, before, between, behind)
         return PyBytes_FromStringAndSize(begin, p - begin)
     finally:
         PyMem_Free(begin)

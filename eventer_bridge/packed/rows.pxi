@@ -1,11 +1,5 @@
-# Rows of the store (``backends.rocksdb.keys``), made of packed requests. How much is written is
-# counted first (``PackedRows.stage``), from the same records.
-
-cdef enum:
-    JSON_FLAG = 1  # ``keys``
-    SOURCE_FLAG = 4
-    INDEXED_FLAG = 8
-
+# Rows of the store (``backends.rocksdb.keys``), made of batch requests. How much is written is
+# counted first (``BatchRows.stage``), from the same records.
 
 
 ctypedef struct Row:
@@ -48,7 +42,7 @@ cdef uint64_t _turn = 0
 
 
 @cython.final
-cdef class PackedRows:
+cdef class BatchRows:
     """See the stub."""
 
     cdef uint8_t* _data
@@ -91,21 +85,29 @@ cdef class PackedRows:
 
     def stage(
         self,
-        list requests not None,
-        int64_t server,
-        int64_t first_session,
-        int64_t s,
-        uint32_t us,
+        list batches not None,
+        dict ids not None,
         dict last not None,
         dict ends not None,
+        bytes floor not None,
         bint is_counted,
+        Py_ssize_t begin=0,
+        Py_ssize_t end=-1,
     ):
         """See the stub."""
+        cdef Batch batch
+        batches = [*batches]
+        for batch in batches:
+            _checked(batch)
         self._enter()
+        for batch in batches:
+            batch._n_stagings += 1
         try:
-            return self._stage([*requests], server, first_session, s, us, last, ends, is_counted)
+            return self._stage(batches, ids, last, ends, floor, is_counted, begin, end)
         finally:
             self._is_busy = False
+            for batch in batches:
+                batch._n_stagings -= 1
 
     def put(self, put, family):
         """See the stub."""
@@ -124,14 +126,14 @@ cdef class PackedRows:
 
     cdef object _stage(
         self,
-        list requests,
-        int64_t server,
-        int64_t first_session,
-        int64_t s,
-        uint32_t us,
+        list batches,
+        dict ids,
         dict last,
         dict ends,
+        bytes floor,
         bint is_counted,
+        Py_ssize_t begin,
+        Py_ssize_t end,
     ):
         global _turn
         _turn += 1
@@ -139,33 +141,32 @@ cdef class PackedRows:
         cdef uint8_t origin[ORIGIN_BYTES]
         cdef uint8_t session[INT_BYTES]
         cdef uint8_t source[TIMESTAMP_BYTES]
-        cdef Packed packed
+        cdef Batch batch
         cdef KnownType known
         cdef Record* record
         cdef uint8_t* p
         cdef size_t n_value, size = self._size
-        cdef Py_ssize_t i, n_rows = self._n_rows
+        cdef Py_ssize_t i, stop, n_rows = self._n_rows
         cdef int flag
         cdef dict touched = {}  # of each type the one that came first
-        cdef list session_keys = [], sources = []
-        cdef Py_ssize_t n_events = self._make_room(requests)
+        cdef list session_keys = [], sources = [], ended = []
+        cdef Py_ssize_t n_events = self._make_room(batches, begin, end)
         cdef bytes entries = PyBytes_FromStringAndSize(NULL, n_events * ENTRY_BYTES)
         cdef uint8_t* entry = <uint8_t*>PyBytes_AS_STRING(entries)
-        _put_timestamp(origin, s, us)
-        _put_int(origin + TIMESTAMP_BYTES, server)
-        for packed in requests:
-            packed.server, packed.session, packed.s, packed.us = server, first_session, s, us
-            _put_int(session, first_session)
-            first_session += 1
+        for batch in batches:
+            _put_timestamp(origin, batch.s, <uint32_t>batch.us)
+            _put_int(origin + TIMESTAMP_BYTES, batch.server)
+            _put_int(session, batch.session)
             session_keys.append(_session_key(origin, session))
-            for i in range(packed._size):
-                record = &packed._records[i]
+            stop = _stop(batch, end)
+            for i in range(begin, stop):
+                record = &batch._records[i]
                 known = <KnownType>record.type
-                if known.turn != turn and not self._begin(known, turn, touched, last, ends):
-                    return None
+                if known.turn != turn:
+                    self._begin(batch._types, known, turn, ids, touched, last, ends, floor, ended)
                 known = <KnownType>known.first
                 p = self._data + size
-                _put_key(p, known, origin, session, i + 1)
+                _put_key(p, known, origin, session, record.instance)
                 _put_entry(entry, p)
                 entry += ENTRY_BYTES
                 if record.has_source:
@@ -173,10 +174,12 @@ cdef class PackedRows:
                 n_value = _value_bytes(record)
                 flag = _follow(known, record, p + TYPE_BYTES, source, n_value, &self._order)
                 if flag < 0:
-                    return None
+                    ended.append((known.staged_id, _end_of(known)))
+                    known.is_ended = True
+                    flag = INDEXED_FLAG if record.has_source else 0
                 if flag == INDEXED_FLAG:
                     sources.append(_source_key(p, source))
-                _put_value(p + KEY_BYTES, record, packed, source, flag)
+                _put_value(p + KEY_BYTES, record, batch, source, flag)
                 self._rows[n_rows].begin = size
                 self._rows[n_rows].n_value = <uint32_t>n_value
                 n_rows += 1
@@ -186,63 +189,86 @@ cdef class PackedRows:
         n_values = size - self._size - n_events * KEY_BYTES
         self._size, self._n_rows = size, n_rows
         for known in touched.values():
-            if not known.is_ended:
-                last[known.type_id] = _place(known)
+            if known.is_ended:
+                last.pop(known.staged_id, None)
+            else:
+                last[known.staged_id] = _place(known)
+        ends.update(ended)
         counts = []
         if is_counted:
             for known in touched.values():
-                counts.append((known.type_id, known.n_events, known.n_bytes))
-        return entries, session_keys, sources, n_values, counts
+                counts.append((known.staged_id, known.n_events, known.n_bytes))
+        return entries, session_keys, sources, n_values, counts, ended
 
-    cdef Py_ssize_t _make_room(self, list requests) except -1:
-        """Room for the rows of requests; returns how many these are."""
-        cdef Packed packed
-        cdef Py_ssize_t n_events = 0
+    cdef Py_ssize_t _make_room(self, list batches, Py_ssize_t begin, Py_ssize_t end) except -1:
+        """Room for the rows of batches; returns how many these are."""
+        cdef Batch batch
+        cdef Py_ssize_t i, stop, n_events = 0
         cdef size_t n_bytes = 0
-        for packed in requests:
-            n_events += _checked(packed)._size
-            n_bytes += packed.payload_bytes
+        if begin < 0:
+            raise IndexError(begin)
+        for batch in batches:
+            stop = _stop(batch, end)
+            n_events += max(0, stop - begin)
+            for i in range(begin, stop):
+                n_bytes += _payload_bytes(&batch._records[i])
         self._reserve(n_bytes + n_events * (KEY_BYTES + 1 + TIMESTAMP_BYTES), n_events)
         return n_events
 
-    cdef bint _begin(
-        self, KnownType known, uint64_t turn, dict touched, dict last, dict ends
+    cdef int _begin(
+        self,
+        TypeTable types,
+        KnownType known,
+        uint64_t turn,
+        dict ids,
+        dict touched,
+        dict last,
+        dict ends,
+        bytes floor,
+        list ended,
     ) except -1:
-        """Begin with a type in this call; False: its order ends, or begins, now."""
+        """Begin with a type in this call."""
+        cdef bytes type_id = known.type_id
+        if known.epoch != types.epoch:
+            type_id = <bytes?>ids[known.type]
+            if PyBytes_GET_SIZE(type_id) != TYPE_BYTES:
+                raise ValueError("type_id")
         # the same type may have come as another text, or before the table was emptied
         cdef Py_ssize_t n_touched = len(touched)
-        cdef KnownType first = touched.setdefault(known.type_id, known)
+        cdef KnownType first = touched.setdefault(type_id, known)
         if first is known:
             if len(touched) == n_touched:
                 raise RuntimeError("a type of these rows was staged in others meanwhile")
-            if not self._load(known, last, ends):
-                return False
+            self._load(known, type_id, last, ends, floor, ended)
         # last, because comparing keys of ``last`` and ``ends`` may have called anything
-        known.turn, known.first = turn, <PyObject*>first
-        return True
+        known.turn, known.staged_id, known.first = turn, type_id, <PyObject*>first
+        return 0
 
-    cdef bint _load(self, KnownType known, dict last, dict ends) except -1:
-        """Load the order of a type; False: it ends, or begins, now."""
+    cdef int _load(
+        self, KnownType known, bytes type_id, dict last, dict ends, bytes floor, list ended
+    ) except -1:
+        """Load the order of a type; if it is not known, it ends now."""
         known.n_events = 0
         known.n_bytes = 0
-        known.is_ended = known.type_id in ends
+        known.is_ended = type_id in ends
         if known.is_ended:
-            return True
-        place = last.get(known.type_id)
+            return 0
+        place = last.get(type_id)
         if place is None:
-            return False
-        of_source, of_position, known.n_passed = place
+            ended.append((type_id, floor))
+            known.is_ended = True
+            return 0
+        of_source, of_position, n_passed = place
         cdef bytes source = <bytes?>of_source, position = <bytes?>of_position
+        known.n_passed = n_passed
         known.is_new = not source
-        if PyBytes_GET_SIZE(source) != TIMESTAMP_BYTES:
-            if PyBytes_GET_SIZE(source):
-                return False
-            source, position = bytes(TIMESTAMP_BYTES), bytes(POSITION_BYTES)  # nothing is before
-        elif PyBytes_GET_SIZE(position) != POSITION_BYTES:
-            return False
+        if known.is_new:  # nothing is before
+            source, position = bytes(TIMESTAMP_BYTES), bytes(POSITION_BYTES)
+        if PyBytes_GET_SIZE(source) != TIMESTAMP_BYTES or PyBytes_GET_SIZE(position) != POSITION_BYTES:
+            raise ValueError("place")
         memcpy(known.last_source, PyBytes_AS_STRING(source), TIMESTAMP_BYTES)
         memcpy(known.last_position, PyBytes_AS_STRING(position), POSITION_BYTES)
-        return True
+        return 0
 
     cdef list _put(self, put, family):
         cdef Py_ssize_t i, n = self._n_rows
@@ -275,7 +301,7 @@ cdef class PackedRows:
 cdef inline void _put_key(
     uint8_t* p, KnownType known, const uint8_t* origin, const uint8_t* session, int64_t instance
 ) noexcept:
-    memcpy(p, PyBytes_AS_STRING(known.type_id), TYPE_BYTES)
+    memcpy(p, PyBytes_AS_STRING(known.staged_id), TYPE_BYTES)
     memcpy(p + TYPE_BYTES, origin, ORIGIN_BYTES)
     memcpy(p + TYPE_BYTES + ORIGIN_BYTES, session, INT_BYTES)
     _put_int(p + KEY_BYTES - INT_BYTES, instance)
@@ -286,8 +312,65 @@ cdef inline void _put_entry(uint8_t* p, const uint8_t* key) noexcept nogil:
     memcpy(p + LOCAL_ID_BYTES, key, TYPE_BYTES)
 
 
+cdef inline Py_ssize_t _stop(Batch batch, Py_ssize_t end) noexcept:
+    return batch._size if end < 0 or end > batch._size else end
+
+
+cdef inline bytes _end_of(KnownType known):
+    """Where the order of a type ended (``source_order``)."""
+    if known.is_new:
+        return b""
+    return PyBytes_FromStringAndSize(<char*>known.last_position, POSITION_BYTES)
+
+
+cdef inline size_t _text_bytes(const Record* record) noexcept nogil:
+    """Of a payload, and its label, as it came."""
+    if not record.payload_kind:
+        return 0
+    cdef size_t n_bytes = record.payload_end - record.payload_begin
+    return n_bytes + (record.label_end - record.label_begin if record.payload_kind >= BASE64 else 0)
+
+
+cdef inline size_t _size_of(const Record* record) noexcept nogil:
+    """Of a payload that was read, as it counts."""
+    if record.payload_kind >= BASE64:
+        return record.n_decoded
+    return record.payload_end - record.payload_begin if record.payload_kind else 0
+
+
 cdef inline size_t _payload_bytes(const Record* record) noexcept nogil:
-    return record.payload_end - record.payload_begin if record.has_payload else 0
+    """Of a payload in a row."""
+    if record.payload_kind >= BASE64:
+        return LABEL_BYTES + (record.label_end - record.label_begin) + record.n_decoded
+    return record.payload_end - record.payload_begin if record.payload_kind else 0
+
+
+cdef void _put_binary(uint8_t* p, const Record* record, const char* data) noexcept nogil:
+    """A binary payload as in a row (``keys``)."""
+    cdef uint32_t n_label = record.label_end - record.label_begin
+    cdef uint32_t value
+    cdef uint8_t* end
+    cdef const char* text = data + record.payload_begin
+    p[0] = <uint8_t>(n_label >> 24)
+    p[1] = <uint8_t>(n_label >> 16)
+    p[2] = <uint8_t>(n_label >> 8)
+    p[3] = <uint8_t>n_label
+    memcpy(p + LABEL_BYTES, data + record.label_begin, n_label)
+    p += LABEL_BYTES + n_label
+    if record.payload_kind == BYTES:
+        memcpy(p, text, record.n_decoded)
+        return
+    end = p + record.n_decoded
+    while p < end:
+        value = (_sextet(text[0]) & 63) << 18 | (_sextet(text[1]) & 63) << 12
+        value |= (_sextet(text[2]) & 63) << 6 | (_sextet(text[3]) & 63)
+        text += 4
+        p[0] = <uint8_t>(value >> 16)
+        if p + 1 < end:
+            p[1] = <uint8_t>(value >> 8)
+        if p + 2 < end:
+            p[2] = <uint8_t>value
+        p += 3
 
 
 cdef inline size_t _value_bytes(const Record* record) noexcept nogil:
@@ -295,18 +378,20 @@ cdef inline size_t _value_bytes(const Record* record) noexcept nogil:
 
 
 cdef inline void _put_value(
-    uint8_t* p, const Record* record, Packed packed, const uint8_t* source, int flag
+    uint8_t* p, const Record* record, Batch batch, const uint8_t* source, int flag
 ) noexcept:
     cdef size_t n_source = TIMESTAMP_BYTES if record.has_source else 0
-    if record.has_payload:
-        flag |= JSON_FLAG
+    flag |= BINARY_FLAG if record.payload_kind >= BASE64 else record.payload_kind
     if record.has_source:
         flag |= SOURCE_FLAG
     p[0] = <uint8_t>flag
     memcpy(p + 1, source, n_source)
-    if record.has_payload:
+    if record.payload_kind:
         p += 1 + n_source
-        memcpy(p, PyBytes_AS_STRING(packed._message) + record.payload_begin, _payload_bytes(record))
+        if record.payload_kind >= BASE64:
+            _put_binary(p, record, PyBytes_AS_STRING(batch._data))
+        else:
+            memcpy(p, PyBytes_AS_STRING(batch._data) + record.payload_begin, _payload_bytes(record))
 
 
 cdef int _follow(

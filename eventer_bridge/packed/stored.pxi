@@ -133,7 +133,7 @@ cdef char* _write_stored(char* p, const uint8_t* key, bytes value, bytes json) n
     cdef const char* begin = PyBytes_AS_STRING(value)
     cdef Record record
     record.has_source = v[0] & SOURCE_FLAG
-    record.has_payload = v[0] & JSON_FLAG
+    record.payload_kind = v[0] & JSON_FLAG
     record.payload_begin = 1
     record.payload_end = <uint32_t>PyBytes_GET_SIZE(value)
     if record.has_source:

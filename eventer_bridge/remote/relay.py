@@ -30,20 +30,18 @@ from typing_extensions import override
 from eventer_bridge import errors, model
 from eventer_bridge import limits as core_limits
 from eventer_bridge.backends import history
-from eventer_bridge.backends.common import NO_WAY_ON, failed, result_limit
+from eventer_bridge.backends.base import NO_WAY_ON, failed, result_limit
 from eventer_bridge.backends.history import History
-from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.backends.visible_query import VisibleQuery
-from eventer_bridge.core.base import EventCore
+from eventer_bridge.core.base import EventCore, Work
 from eventer_bridge.core.paging import QueryCb, query_all
-from eventer_bridge.core.session import REMOTE_SOURCE, Session, payload_bytes
-from eventer_bridge.core.stalls import Work
+from eventer_bridge.core.session import REMOTE_SOURCE, is_large, resolve
 from eventer_bridge.core.validation import check_type, too_many
 from eventer_bridge.eventer.client import ConnectCb, EventerClient, EventsCb
+from eventer_bridge.packed import Batch, stored_batch
 from eventer_bridge.payloads import same_as
 from eventer_bridge.remote import limits
 from eventer_bridge.remote.feed import Feed
-from eventer_bridge.resources import Resource
 from eventer_bridge.slices import FairGate
 from eventer_bridge.subscription import Subscription
 
@@ -315,7 +313,7 @@ async def matching(
                 last_id = None
 
 
-class RelayCore(Resource, EventCore):
+class RelayCore(EventCore):
     """See the module. It connects, and reconnects, in the background.
 
     Args:
@@ -368,47 +366,51 @@ class RelayCore(Resource, EventCore):
         yield Work(f"queries wait for {self.name}", n_requested, self._n_answered)
 
     @override
-    def register(
-        self,
-        source: model.Source,
-        register_events: Sequence[model.RegisterEvent],
-        quota: TypeQuota | None = None,
-    ) -> Session:
-        """Send a registration. The remote server counts event types.
+    def submit(self, batches: list[Batch]) -> None:
+        """Send registrations. The remote server counts event types.
 
-        Raises:
+        A batch fails with:
             NotOperationalError: the remote server is not OPERATIONAL or not connected: nothing was
                 sent.
-            OutcomeUnknownError: the connection was lost before the answer (fails ``committed``).
+            OutcomeUnknownError: the connection was lost before the answer.
             InvalidEventError: a type cannot be registered.
             LimitError: it is more than can be sent.
+            RequestKeyError: it has a key.
         """
+        for batch in batches:
+            batch.committed = self._loop.create_future()
+            try:
+                self._register(batch)
+            except errors.EventerBridgeError as e:
+                failed(batch.committed, e.with_traceback(None))
+
+    def _register(self, batch: Batch) -> None:
+        if batch.key is not None:
+            raise errors.RequestKeyError("this server does not keep a request_key")
         client = self._client
         if client is None:
             raise errors.NotOperationalError(f"event server {self.name} is not connected")
         if client.status is not model.Status.OPERATIONAL:
             raise errors.NotOperationalError(f"server is {client.status.name}, not OPERATIONAL")
-        if len(register_events) > core_limits.MAX_SESSION_EVENTS:
-            raise too_many(len(register_events))
-        for event_type in {event.type for event in register_events}:
+        if len(batch) > core_limits.MAX_SESSION_EVENTS:
+            raise too_many(len(batch))
+        for event_type in batch.types:
             check_type(event_type)
-        committed: asyncio.Future[None] = self._loop.create_future()
-        if not register_events:
-            committed.set_result(None)
-            return Session(source, 0, 0, committed)
-        n_bytes = payload_bytes(register_events)
+        if not len(batch):
+            batch.committed.set_result(None)
+            return
+        n_bytes = batch.payload_bytes
         if self._pending_bytes and self._pending_bytes + n_bytes > 2 * limits.MAX_RELAYED_BYTES:
             raise errors.LimitError(f"event server {self.name} is too slow for that many bytes")
-        session = Session.sized(source, len(register_events), n_bytes, committed)
+        batch.is_large = is_large(len(batch), n_bytes)
         try:
-            response = client.register(register_events)
+            response = client.register(batch.register_events)
         except errors.ClosedError as e:
             raise errors.NotOperationalError(
                 f"connection to event server {self.name} is lost: {e}"
             ) from e
-        self._add_pending(session.requested, n_bytes)
-        response.add_done_callback(functools.partial(self._on_response, session))
-        return session
+        self._add_pending(len(batch), n_bytes)
+        response.add_done_callback(functools.partial(self._on_response, batch))
 
     @override
     async def answer(
@@ -488,10 +490,13 @@ class RelayCore(Resource, EventCore):
             delivered: asyncio.Future[None] = self._loop.create_future()
             if reason := self._other_history(events, positions):
                 return failed(delivered, errors.ClosedError(f"another history: {reason}"))
+            batch = stored_batch(events, self.types)
+            batch.source, batch.committed = REMOTE_SOURCE, delivered
+            if any(event.timestamp != events[0].timestamp for event in events):
+                batch.answer_with(events)  # which only a batch of one timestamp can make
             delivered.set_result(None)
             positions[events[-1].id.server] = RelayPosition.of(events[-1])
-            session = Session.sized(REMOTE_SOURCE, len(events), 0, delivered, events)
-            self._notify_session(session, persisted=persisted)
+            self._notify_session(batch, persisted=persisted)
             return delivered
 
         def on_missing(last: model.EventId) -> None:
@@ -558,14 +563,12 @@ class RelayCore(Resource, EventCore):
     def _on_status(self, status: model.Status) -> None:
         self._notify_status()
 
-    def _on_response(
-        self, session: Session, response: asyncio.Future[Sequence[model.Event]]
-    ) -> None:
-        self._end_pending(1, session.requested, session.payload_bytes)
+    def _on_response(self, batch: Batch, response: asyncio.Future[Sequence[model.Event]]) -> None:
+        self._end_pending(1, len(batch), batch.payload_bytes)
         error = response.exception()
         if error is None:
-            session.events = response.result()
-        session.resolve(error)
+            batch.answer_with(response.result())
+        resolve(batch.committed, error)
         self._notify_drained()
 
     async def _stop(self) -> None:

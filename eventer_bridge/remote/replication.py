@@ -30,7 +30,7 @@ from typing_extensions import override
 from eventer_bridge import limits as core_limits
 from eventer_bridge import model
 from eventer_bridge.backends import history
-from eventer_bridge.backends.common import failed
+from eventer_bridge.backends.base import failed
 from eventer_bridge.backends.history import History, is_history, type_of
 from eventer_bridge.core import clock
 from eventer_bridge.core.engine import Engine

@@ -31,11 +31,11 @@ from eventer_bridge import errors, model
 from eventer_bridge import limits as core_limits
 from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.core.base import EventCore
-from eventer_bridge.core.bounded_cache import BoundedCache, type_bytes
-from eventer_bridge.core.session import Session
+from eventer_bridge.memory import BoundedCache, type_bytes
 from eventer_bridge.net import Admission
 from eventer_bridge.net.stats import CloseReason
 from eventer_bridge.net.stream import Pause
+from eventer_bridge.packed import Batch
 from eventer_bridge.resources import Resource, closed_on_error
 from eventer_bridge.rsb import codec, limits, payloads, transport
 from eventer_bridge.rsb.event import Informer, RsbEvent, RsbEventId, Scope
@@ -136,11 +136,11 @@ class Bridge(Resource):
 
     # --- core.Observer --------------------------------------------------------------------
 
-    def on_session(self, session: Session, persisted: bool) -> None:
+    def on_session(self, session: Batch, persisted: bool) -> None:
         """Send its events to the bus, when it is registered (``core.Observer``)."""
         at_once(self.on_large_session(session, persisted))
 
-    def on_large_session(self, session: Session, persisted: bool) -> Steps[None]:
+    def on_large_session(self, session: Batch, persisted: bool) -> Steps[None]:
         """As :meth:`on_session` (``core.PatientObserver``)."""
         if not self._informers or self._core.status is not model.Status.OPERATIONAL:
             return
@@ -152,7 +152,7 @@ class Bridge(Resource):
                     self._send_event(event, route)
             yield
 
-    def on_missed(self, session: Session | None, persisted: bool, error: Exception) -> None:
+    def on_missed(self, session: Batch | None, persisted: bool, error: Exception) -> None:
         """Close the bus' connections, which may have missed it (``core.TellingObserver``).
 
         Participants cannot get it any more; that they missed something, they see.

@@ -18,8 +18,8 @@ import msgspec
 from typing_extensions import override
 
 from eventer_bridge import limits
-from eventer_bridge.core.bounded_cache import BoundedCache, type_bytes
 from eventer_bridge.errors import InvalidEventError
+from eventer_bridge.memory import BoundedCache, type_bytes
 from eventer_bridge.model import Int64, cut
 
 MAX_SEQUENCE: Final = (1 << 32) - 1

@@ -6,18 +6,17 @@ from typing import Final
 
 import click
 
-from eventer_bridge import limits, moments
+from eventer_bridge import limits
 from eventer_bridge.backends.rocksdb import control, database, directories
-from eventer_bridge.backends.rocksdb.restoring import Restored, ext_begin_history
-from eventer_bridge.backends.rocksdb.rewinding import ext_rewind
+from eventer_bridge.backends.rocksdb.restoring import Restored, ext_begin_history, ext_rewind
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.errors import StorageError
 from eventer_bridge.model import Timestamp
 from mariner.cli import backup_places, output
-from mariner.cli.backup_order import StoreState
+from mariner.cli.backup_places import StoreState
 from mariner.cli.run import report
-from mariner.cli.store_path import resolve, store_errors, store_option
-from mariner.cli.values import counted, value_option
+from mariner.cli.target import resolve, store_errors, store_option
+from mariner.cli.values import LAST_TIME, counted
 
 _BACKUP: Final = ("STORE", "TARGET")
 _RESTORE: Final = ("BACKUP", "STORE")
@@ -112,8 +111,7 @@ def _keep(store: Path, where: str, n_kept: int | None) -> None:
 )
 @click.option(
     "--until",
-    metavar="TIME",
-    callback=value_option(moments.parse_last),
+    **LAST_TIME,
     help="Leave out events with later timestamps, for a gateway whose clock was wrong. A date"
     " includes its whole day.",
 )

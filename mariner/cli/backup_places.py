@@ -2,8 +2,14 @@
 
 A backup's name is the moment it was made, for people. Its files are ``NAME/FILE``, and
 ``NAME.json`` is its manifest, written last and removed first: without one there is no backup. It
-has what a copy is compared with, and the state of the store, by which backups are ordered
-(``backup_manifest``, ``backup_order``). In a directory, ``NAME`` is an ordinary store.
+has what a copy is compared with, and the state of the store. In a directory, ``NAME`` is an
+ordinary store.
+
+Backups are ordered by the state of the store that each one has, not by the name, which is a time,
+by a clock that may have been wrong. What a store wrote is counted within a history, and each
+history names those that it continues (``eventer_bridge.backends.history``). So the backups of one
+store have an order; those of other stores, and of histories that a restore left behind, have none
+among them.
 """
 
 import abc
@@ -11,32 +17,25 @@ import contextlib
 import hashlib
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 import msgspec
+from typing_extensions import override
 
 from eventer_bridge.backends.rocksdb import directories
 from eventer_bridge.errors import StorageError
 from eventer_bridge.resources import open_regular
 from mariner import limits
-from mariner.cli import backup_order
-from mariner.cli.backup_manifest import (
-    BackupFile,
-    Manifest,
-    ManifestError,
-    describe,
-    parse,
-)
-from mariner.cli.backup_order import StoreState
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
+_FILE: Final = re.compile(r"[A-Za-z0-9_.-]+")
 _NAME: Final = re.compile(r"\d{8}T\d{6}Z")
 _TIME: Final = "%Y%m%dT%H%M%SZ"
 _MANIFEST: Final = ".json"
@@ -47,27 +46,134 @@ _LEFT_OVER: Final = timedelta(days=1)
 """Age from which on what an interrupted backup left behind is removed."""
 
 
+# --- manifests ------------------------------------------------------------------------------
+
+
+class StoreState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The state of a store.
+
+    Attributes:
+        histories: those that it continues, oldest first, and its own.
+        sequence: rows that were written until then.
+    """
+
+    histories: tuple[str, ...]
+    sequence: int
+
+    @property
+    def history(self) -> str | None:
+        """Its own history; None: the store has no name for it yet."""
+        return self.histories[-1] if self.histories else None
+
+
+class BackupFile(NamedTuple):
+    """A file of a backup in its manifest."""
+
+    size: int
+    sha256: str
+
+
+class Manifest(msgspec.Struct, forbid_unknown_fields=True):
+    """What belongs to a backup, and the state of the store."""
+
+    files: dict[str, BackupFile]
+    position: StoreState | None = None
+    format: int = 1
+
+
+class ManifestError(StorageError):
+    """A manifest is damaged, or of another version."""
+
+
+def _describe(file: Path) -> BackupFile:
+    """The entry of a file in a manifest; raises OSError."""
+    with open_regular(file) as data:
+        digest = hashlib.file_digest(data, "sha256").hexdigest()
+        return BackupFile(data.tell(), digest)
+
+
+def _parse(data: bytes, path: str) -> Manifest:
+    """Decode a manifest of this name, or raise ManifestError."""
+    if len(data) > limits.MAX_MANIFEST_BYTES:
+        raise ManifestError(f"{path}: more than {limits.MAX_MANIFEST_BYTES} bytes")
+    try:
+        manifest = msgspec.json.decode(data, type=Manifest)
+    except msgspec.DecodeError as e:
+        raise ManifestError(f"{path}: not a manifest: {e}") from None
+    if manifest.format != 1:
+        raise ManifestError(f"{path}: format {manifest.format}, this version reads format 1")
+    for file in manifest.files:
+        if not _FILE.fullmatch(file) or not file.strip("."):
+            raise ManifestError(f"{path}: not the name of a file: {file!a}")
+    return manifest
+
+
+# --- order ----------------------------------------------------------------------------------
+
+States: TypeAlias = Mapping[str, StoreState]
+"""Of backups, by their names."""
+
+
+def in_order(positions: States, histories: Sequence[str]) -> list[str]:
+    """Backups of the store that has these histories, the oldest state first.
+
+    Histories that continue them are left out, as are other stores.
+    """
+    ages = {history: age for age, history in enumerate(histories)}
+    found = [
+        (ages[position.history], position.sequence, name)
+        for name, position in positions.items()
+        if position.history is not None and position.history in ages
+    ]
+    return [name for *_, name in sorted(found)]
+
+
+def newest(positions: States) -> list[str]:
+    """The backup with the newest state of each store, or of each history that nothing continues."""
+    continued = {i for position in positions.values() for i in position.histories[:-1]}
+    heads = {
+        position.history: position.histories
+        for position in positions.values()
+        if position.history is not None and position.history not in continued
+    }
+    return sorted(in_order(positions, histories)[-1] for histories in heads.values())
+
+
+def surplus(positions: States, made: str, n_kept: int) -> list[str]:
+    """The backups of a store that are to be removed, the oldest state first.
+
+    So many are kept, at least the one just ``made``, whatever its state, and the newest state.
+    """
+    ordered = in_order(positions, positions[made].histories)
+    if not ordered:  # the history of its store has no name
+        return []
+    kept = {made, ordered[-1]}
+    for name in reversed(ordered):
+        if len(kept) < n_kept:
+            kept.add(name)
+    return [name for name in ordered if name not in kept]
+
+
+# --- places ---------------------------------------------------------------------------------
+
+
 def new_name() -> str:
     """Name of a backup that is made now."""
     return datetime.now(UTC).strftime(_TIME)
 
 
 def find(text: str) -> "Place":
-    """A place by its directory or URL.
-
-    Raises:
-        StorageError: it cannot be used.
-    """
+    """A place by its directory or URL; raises StorageError."""
     if text.startswith("file:///"):
         return DirectoryPlace(Path(url2pathname(urlsplit(text).path)), text)
     return ObjectPlace(text) if "://" in text else DirectoryPlace(Path(text), text)
 
 
 class KeptBackups(NamedTuple):
-    """What a place has.
+    """Backups of a place.
 
     Attributes:
-        positions: of the backups that have an order, by name.
+        positions: of those that have an order, by name.
         problems: why others have none, by name: neither restored nor removed by default.
     """
 
@@ -125,11 +231,7 @@ class Place(abc.ABC):
         return found
 
     def choose(self, name: str | None) -> tuple[str, list[str]]:
-        """A backup by its name; None: the one with the newest state.
-
-        Returns:
-            Its name, and why others were not considered.
-        """
+        """A backup by its name, or (None) the newest state; and why others were not considered."""
         names = self.names()
         if name is not None and name in names:
             return name, []
@@ -137,40 +239,33 @@ class Place(abc.ABC):
             known = ", ".join(names)
             raise StorageError(f"{self}: there is no backup {name}, expected one of {known}")
         kept = self.kept()
-        newest = backup_order.newest(kept.positions)
-        if len(newest) > 1:
+        found = newest(kept.positions)
+        if len(found) > 1:
             raise StorageError(
-                f"{self}: has backups of {len(newest)} stores, or histories of one: choose by"
-                f" --name; the newest of each are {', '.join(newest)}"
+                f"{self}: has backups of {len(found)} stores, or histories of one: choose by"
+                f" --name; the newest of each are {', '.join(found)}"
             )
-        if not newest:
+        if not found:
             reasons = "".join(f"; {i}" for i in kept.problems.values())
             raise StorageError(f"{self}: there is no backup{reasons or self.hint()}")
-        return newest[0], [f"{i}: not considered" for i in kept.problems.values()]
+        return found[0], [f"{i}: not considered" for i in kept.problems.values()]
 
     def prune(self, made: str, n_kept: int) -> tuple[list[str], list[str]]:
-        """Remove all backups of a store but those with the newest states.
+        """Remove the backups of a store except the one just ``made``, and the newest states.
 
         What interrupted backups left behind a day ago is removed, too. Nothing is removed whose
-        state or store is not known.
-
-        Args:
-            made: the backup that was just made, which is kept in any case.
-            n_kept: how many are kept.
-
-        Returns:
-            What was removed, and what the operator should know, for people.
+        state or store is not known. Returns what was removed, and what the operator should know.
         """
         kept = self.kept()
         if made not in kept.positions:
             raise StorageError(f"{kept.problems.get(made, made)}: nothing is removed")
-        removed = backup_order.surplus(kept.positions, made, n_kept)
+        removed = surplus(kept.positions, made, n_kept)
         oldest = (datetime.now(UTC) - _LEFT_OVER).strftime(_TIME)
         unfinished = [i for i, is_whole in self.left_over().items() if i < oldest and not is_whole]
         for name in (*removed, *unfinished):
             self.remove(name)
         told = [f"{i}: not removed" for i in kept.problems.values()]
-        ordered = backup_order.in_order(kept.positions, kept.positions[made].histories)
+        ordered = in_order(kept.positions, kept.positions[made].histories)
         if others := sorted(kept.positions.keys() - {*ordered}):
             told.append(f"{self}: of another store, or history: not removed: {', '.join(others)}")
         if ordered[-1] != made:
@@ -183,12 +278,7 @@ class Place(abc.ABC):
 
 
 class DirectoryPlace(Place):
-    """A directory; what is put there gets its owner, and its group's rights.
-
-    Args:
-        path: the directory.
-        text: what to call it.
-    """
+    """A directory; what is put there gets its owner, and its group's rights."""
 
     def __init__(self, path: Path, text: str) -> None:
         self._path = path
@@ -197,33 +287,33 @@ class DirectoryPlace(Place):
     def __str__(self) -> str:
         return self._text
 
+    @override
     def names(self) -> list[str]:
-        """See :class:`Place`."""
         return [i for i in self._all() if self._is_whole(i)]
 
+    @override
     def left_over(self) -> dict[str, bool]:
-        """See :class:`Place`."""
         names = [i for i in self._all() if not self._is_whole(i)]
         return {i: (self._path / i / "CURRENT").exists() for i in names}
 
+    @override
     def hint(self) -> str:
-        """See :class:`Place`."""
         if not (self._path / "CURRENT").exists():
             return ""
         return f" in it, it is one: mariner restore {self._path} STORE"
 
+    @override
     def manifest(self, name: str) -> Manifest:
-        """See :class:`Place`."""
         with self._errors("read"), open_regular(self._manifest_path(name)) as file:
             data = file.read(limits.MAX_MANIFEST_BYTES + 1)
-        return parse(data, f"{self}/{name}{_MANIFEST}")
+        return _parse(data, f"{self}/{name}{_MANIFEST}")
 
+    @override
     def save(self, name: str, source: Path, position: StoreState) -> None:
-        """See :class:`Place`."""
         with directories.new_directory(self._path / name) as path, self._errors("written"):
             directories.copy(source, path)
             directories.share_with_group_of(self._path, path)
-            files = {i.name: describe(i) for i in directories.files_of(path)}
+            files = {i.name: _describe(i) for i in directories.files_of(path)}
         file = self._manifest_path(name)
         temporary = file.with_name(file.name + directories.PARTIAL)
         with self._errors("written"):
@@ -234,18 +324,18 @@ class DirectoryPlace(Place):
             temporary.rename(file)
             directories.sync(self._path)
 
+    @override
     def load(self, name: str, target: Path) -> None:
-        """See :class:`Place`."""
         manifest = self.manifest(name)
         with self._errors("copied"):
             directories.copy(self._path / name, target)
-            copied = {i.name: describe(i) for i in directories.files_of(target)}
+            copied = {i.name: _describe(i) for i in directories.files_of(target)}
         for file in sorted({*copied, *manifest.files}):
             if copied.get(file) != manifest.files.get(file):
                 raise StorageError(f"{self}/{name}/{file}: is not what was backed up")
 
+    @override
     def remove(self, name: str) -> None:
-        """See :class:`Place`."""
         with self._errors("removed"):
             self._manifest_path(name).unlink(missing_ok=True)
             for i in (name, name + directories.PARTIAL):
@@ -300,39 +390,39 @@ class ObjectPlace(Place):
     def __str__(self) -> str:
         return self._url
 
+    @override
     def names(self) -> list[str]:
-        """See :class:`Place`."""
         return self._all()[0]
 
+    @override
     def left_over(self) -> dict[str, bool]:
-        """See :class:`Place`."""
         whole, begun = self._all()
         names = sorted({*begun} - {*whole})
         with self._errors("read"):
             return {i: f"{i}/CURRENT" in self._paths(i) for i in names}
 
+    @override
     def manifest(self, name: str) -> Manifest:
-        """See :class:`Place`."""
         path = name + _MANIFEST
         with self._errors("read"):
             if self._store.head(path)["size"] > limits.MAX_MANIFEST_BYTES:
                 raise ManifestError(f"{self}/{path}: more than {limits.MAX_MANIFEST_BYTES} bytes")
             data = bytes(self._store.get(path).bytes())
-        return parse(data, f"{self}/{path}")
+        return _parse(data, f"{self}/{path}")
 
+    @override
     def save(self, name: str, source: Path, position: StoreState) -> None:
-        """See :class:`Place`."""
         files: dict[str, BackupFile] = {}
         if any(name in names for names in self._all()):
             raise StorageError(f"{self}/{name}: exists already")
         with self._errors("written"):
             for path in directories.files_of(source):
-                files[path.name] = describe(path)
+                files[path.name] = _describe(path)
                 self._store.put(f"{name}/{path.name}", path)
             self._store.put(name + _MANIFEST, msgspec.json.encode(Manifest(files, position)))
 
+    @override
     def load(self, name: str, target: Path) -> None:
-        """See :class:`Place`."""
         manifest = self.manifest(name)
         with self._errors("read"):
             target.mkdir(mode=directories.PRIVATE)
@@ -341,8 +431,8 @@ class ObjectPlace(Place):
                 self._load(f"{name}/{file}", target / file, manifest.files[file])
             directories.sync(target)
 
+    @override
     def remove(self, name: str) -> None:
-        """See :class:`Place`."""
         with self._errors("removed"):
             if name in self.names():
                 self._store.delete(name + _MANIFEST)

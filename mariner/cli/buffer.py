@@ -17,20 +17,19 @@ from typing import Any, Final
 
 import click
 import msgspec
+from typing_extensions import override
 
 from eventer_bridge.errors import InvalidEventError
 from eventer_bridge.model import RegisterEvent
+from mariner import limits
 from mariner.cli import output
-from mariner.cli.register import Labelled, parse_arguments, read_stdin
+from mariner.cli.register import read_batches
 from mariner.cli.run import EXIT_FAILED, EXIT_USAGE, CommandError, report, run
 from mariner.cli.target import Target, TargetWire
 from mariner.cli.values import counted, format_timestamp
 from mariner.client.buffer_file import BufferStatus, WhenFull
-from mariner.client.buffered import DEFAULT_BYTES, BufferedClient, RegistrationBuffer
+from mariner.client.buffered import BufferedClient, RegistrationBuffer
 from mariner.errors import LocalProtocolError, MarinerError
-
-MAX_QUEUEING: Final = 1_024
-"""Registrations that wait for one sync."""
 
 _DIRECTORY: Final = click.Path(path_type=Path, file_okay=False)
 
@@ -38,7 +37,7 @@ _BOUNDS: Final = (
     click.Option(
         ["--buffer-bytes"],
         type=click.IntRange(1),
-        default=DEFAULT_BYTES,
+        default=limits.BUFFER_BYTES,
         show_default=True,
         help="Size of the buffer. Its files take somewhat more.",
     ),
@@ -61,11 +60,7 @@ def nameless(wire: TargetWire) -> TargetWire:
 
 
 def check_named(server: Target) -> None:
-    """Ask for ``--name``.
-
-    Raises:
-        click.UsageError: it is missing.
-    """
+    """Ask for ``--name``; raises click.UsageError."""
     if server.name is None:
         raise click.UsageError("Missing option '--name' (env var: 'MARINER_NAME').")
 
@@ -106,9 +101,9 @@ def buffering(command: click.Command) -> click.Command:
 async def _queue(
     directory: Path, max_bytes: int, when_full: WhenFull, batch: int, arguments: Sequence[str]
 ) -> None:
-    labelled = parse_arguments(arguments) if arguments else read_stdin()
+    batches = read_batches(arguments, batch)
     errors: list[CommandError] = []
-    slots = asyncio.Semaphore(MAX_QUEUEING)
+    slots = asyncio.Semaphore(limits.MAX_QUEUEING)
     async with (
         await RegistrationBuffer.open(directory, max_bytes=max_bytes, when_full=when_full) as it,
         asyncio.TaskGroup() as tasks,
@@ -124,26 +119,14 @@ async def _queue(
             finally:
                 slots.release()
 
-        async def flush(pending: list[Labelled]) -> None:
-            if pending:
-                await slots.acquire()
-                first, last = pending[0].label, pending[-1].label
-                label = first if first == last else f"{first} to {last}"
-                tasks.create_task(add(label, [i.event for i in pending]))
-                pending.clear()
-
-        pending: list[Labelled] = []
         try:
-            async for i in labelled:
-                pending.append(i)
-                if len(pending) == batch:
-                    await flush(pending)
+            async for label, events in batches:
+                await slots.acquire()
+                tasks.create_task(add(label, events))
                 if errors:
                     break
         except CommandError as e:
             errors.append(e)
-        if not errors or errors[0].exit_code == EXIT_USAGE:
-            await flush(pending)
     if errors:
         raise errors[0]
 
@@ -231,8 +214,8 @@ def _lines(status: BufferStatus) -> list[tuple[str, object]]:
 class _Reporter(logging.Handler):
     """Prints what the client logs."""
 
+    @override
     def emit(self, record: logging.LogRecord) -> None:
-        """See ``logging.Handler``."""
         told = [vars(record).get(i) for i in ("server", "reason")]
         report(": ".join([record.getMessage(), *(str(i) for i in told if i is not None)]))
 

@@ -4,80 +4,60 @@ Each connects, does its work and exits. :func:`mariner.cli.target.command_of` ad
 server.
 """
 
+import asyncio
+import math
+import signal
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
 import click
+import msgspec
 
-from eventer_bridge import moments
-from eventer_bridge.model import (
-    Event,
-    EventType,
-    Order,
-    OrderBy,
-    QueryLatestParams,
-    QueryParams,
-    QueryServerParams,
-    QueryTimeseriesParams,
-)
+from eventer_bridge import model
+from mariner import limits
 from mariner.cli import output
-from mariner.cli.ping import JsonPrinter, Printer, ping_server
-from mariner.cli.register import parse_arguments, read_stdin, register_events
-from mariner.cli.run import report, run
-from mariner.cli.target import Target
-from mariner.cli.values import EVENT_IDS, event_types_option, parse_payload, value_option
-from mariner.errors import ConnectionLostError
+from mariner.cli.register import read_batches, register_events
+from mariner.cli.run import EXIT_FAILED, CommandError, report, run
+from mariner.cli.target import Target, TargetClient, option_of
+from mariner.cli.values import (
+    EVENT_ID,
+    EVENT_ID_METAVAR,
+    LAST_TIME,
+    PATTERN,
+    TIME,
+    Parsed,
+    parse_payload,
+)
+from mariner.errors import ClosedError, ConnectionLostError
 
-EVERYTHING: Final[tuple[EventType, ...]] = (("*",),)
+EVERYTHING: Final[tuple[model.EventType, ...]] = (("*",),)
 
 _TYPE_HELP = (
     "Event type: segments joined by '/'; '?' matches one segment, '*' at the end any number."
     ' Or a JSON array: \'["a/b", "*"]\'. Can be repeated. Default: all types.'
 )
-_SERVER_ID: Final = click.IntRange(0)
+_types = click.option(
+    "--type", "event_types", metavar="TYPE", multiple=True, type=PATTERN, help=_TYPE_HELP
+)
+_server_id = click.IntRange(0)
 
 _TIME_HELP = (
     "ISO 8601 (UTC if it names no zone; eight digits are a date), or seconds since 1970-01-01."
 )
-
-_types = click.option(
-    "--type",
-    "event_types",
-    metavar="TYPE",
-    multiple=True,
-    callback=event_types_option,
-    help=_TYPE_HELP,
-)
-
-
-_TIME: Final[dict[str, Any]] = {"metavar": "TIME", "callback": value_option(moments.parse)}
-_LAST: Final[dict[str, Any]] = {"metavar": "TIME", "callback": value_option(moments.parse_last)}
 _LAST_HELP: Final = "at or before this; a date includes its whole day."
+
+# --- ping -----------------------------------------------------------------------------------
+
+_MS: Final = 1000
+_SECONDS: Final = click.FloatRange(0, min_open=True)
 
 
 @click.command()
-@click.option(
-    "--count",
-    type=click.IntRange(0),
-    default=4,
-    show_default=True,
-    help="Number of pings; 0: until interrupted.",
-)
-@click.option(
-    "--interval",
-    type=click.FloatRange(0),
-    default=1.0,
-    show_default=True,
-    help="Seconds between pings.",
-)
-@click.option(
-    "--timeout",
-    type=click.FloatRange(0, min_open=True),
-    default=10.0,
-    show_default=True,
-    help="Seconds to wait for the connection, and for each answer.",
-)
+@option_of("--count", click.IntRange(0), 4, "Number of pings; 0: until interrupted.")
+@option_of("--interval", click.FloatRange(0), 1.0, "Seconds between pings.")
+@option_of("--timeout", _SECONDS, 10.0, "Seconds to wait for the connection, and for each answer.")
 @click.option(
     "--json", "is_json", is_flag=True, help="Print JSON: a line for each answer, and a summary."
 )
@@ -89,17 +69,117 @@ def ping(server: Target, count: int, interval: float, timeout: float, *, is_json
     Exit code 0: at least one ping was answered; 1: none was, or the connection failed or was
     lost.
     """
-    printer = JsonPrinter() if is_json else Printer()
-    run(ping_server(server, printer, count=count, interval_s=interval, timeout_s=timeout))
+    pings = _Pings(count, interval, timeout, is_json=is_json)
+    run(pings.run(server))
+
+
+class _Pings:
+    """Pings until so many are sent (0: no limit), interrupted, or the connection is lost."""
+
+    def __init__(self, count: int, interval_s: float, timeout_s: float, *, is_json: bool) -> None:
+        self._count, self._interval_s, self._timeout_s = count, interval_s, timeout_s
+        self._is_json = is_json
+        self._n_sent = 0
+        self._times_s: list[float] = []
+
+    async def run(self, server: Target) -> None:
+        async with await server.connect(timeout_s=self._timeout_s) as client:
+            if not self._is_json:
+                output.write_text(f"PING {client.address}: connected, status {client.status.name}")
+            started = time.monotonic()
+            error = None
+            try:
+                await _until_interrupted(self._send(client))
+            except ClosedError as e:
+                error = e
+            self._print_summary(client, (time.monotonic() - started) * _MS)
+            if error is not None:
+                raise error
+            if not self._times_s:
+                raise CommandError("", EXIT_FAILED)
+
+    async def _send(self, client: TargetClient) -> None:
+        loop = asyncio.get_running_loop()
+        next_at = loop.time()
+        while not self._count or self._n_sent < self._count:
+            await asyncio.sleep(next_at - loop.time())
+            next_at = max(next_at + self._interval_s, loop.time())
+            self._n_sent += 1
+            seq = self._n_sent
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    time_s = await client.ping()
+            except asyncio.CancelledError:
+                self._n_sent -= 1  # interrupted before its timeout: not lost
+                raise
+            except TimeoutError:
+                text = f"no answer from {client.address}: seq={seq} within {self._timeout_s:g} s"
+                report(text)
+                continue
+            self._times_s.append(time_s)
+            if self._is_json:
+                _write_json({"seq": seq, "time_ms": round(time_s * _MS, 3)})
+            else:
+                time_ms = f"{time_s * _MS:.3f}"
+                output.write_text(f"answer from {client.address}: seq={seq} time={time_ms} ms")
+
+    def _print_summary(self, client: TargetClient, duration_ms: float) -> None:
+        n_sent, n_received, figures = self._n_sent, len(self._times_s), self._figures_ms()
+        if self._is_json:
+            _write_json(
+                {
+                    "address": client.address,
+                    "status": client.status.name,
+                    "transmitted": n_sent,
+                    "received": n_received,
+                    "duration_ms": round(duration_ms, 3),
+                    "rtt_ms": figures,
+                }
+            )
+            return
+        loss = 100 * (n_sent - n_received) / max(n_sent, 1)
+        output.write_text(f"\n--- {client.address} ping statistics ---")
+        output.write_text(
+            f"{n_sent} transmitted, {n_received} received, {loss:.4g}% loss,"
+            f" time {duration_ms:.0f} ms"
+        )
+        if figures is not None:
+            text = "/".join(f"{i:.3f}" for i in figures.values())
+            output.write_text(f"rtt {'/'.join(figures)} = {text} ms")
+
+    def _figures_ms(self) -> dict[str, float] | None:
+        times_s = self._times_s
+        if not times_s:
+            return None
+        average = math.fsum(times_s) / len(times_s)
+        variance = math.fsum((i - average) ** 2 for i in times_s) / len(times_s)
+        figures = (min(times_s), average, max(times_s), math.sqrt(variance))
+        names = ("min", "avg", "max", "mdev")
+        return dict(zip(names, (round(i * _MS, 3) for i in figures), strict=True))
+
+
+def _write_json(fields: dict[str, Any]) -> None:
+    output.write_text(msgspec.json.encode(fields).decode())
+
+
+async def _until_interrupted(work: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine; SIGINT cancels it."""
+    task = asyncio.ensure_future(work)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, task.cancel)
+    await asyncio.wait([task])
+    if not task.cancelled():
+        task.result()
+
+
+# --- register, query, subscribe ---------------------------------------------------------------
 
 
 @click.command()
-@click.option(
+@option_of(
     "--batch",
-    type=click.IntRange(1),
-    default=1,
-    show_default=True,
-    help="Events per request: all of them are registered or none, with one timestamp.",
+    click.IntRange(1),
+    1,
+    "Events per request: all of them are registered or none, with one timestamp.",
 )
 @click.option("--quiet", is_flag=True, help="Do not print the registered events.")
 @click.argument("events", metavar="[EVENT]...", nargs=-1)
@@ -138,39 +218,56 @@ def register(server: Target, batch: int, quiet: bool, events: Sequence[str]) -> 
 
 
 async def _register(server: Target, batch: int, quiet: bool, arguments: Sequence[str]) -> None:
-    labelled = parse_arguments(arguments) if arguments else read_stdin()
+    batches = read_batches(arguments, batch)
     async with await server.connect() as client:
-        await register_events(client, labelled, batch=batch, quiet=quiet)
+        await register_events(client, batches, quiet=quiet)
+
+
+_PARAMS: Final[dict[str, Any]] = {
+    "latest": model.QueryLatestParams,
+    "timeseries": model.QueryTimeseriesParams,
+    "server": model.QueryServerParams,
+}
+_ORDERS: Final = {"asc": model.Order.ASCENDING, "desc": model.Order.DESCENDING}
+_ORDERS_BY: Final = {
+    "timestamp": model.OrderBy.TIMESTAMP,
+    "source": model.OrderBy.SOURCE_TIMESTAMP,
+}
 
 
 @click.command()
-@click.argument("kind", type=click.Choice(["latest", "timeseries", "server"]), default="timeseries")
+@click.argument("kind", type=click.Choice([*_PARAMS]), default="timeseries")
 @_types
-@click.option("--from", **_TIME, help=f"Timestamp at or after this. {_TIME_HELP}")
-@click.option("--to", **_LAST, help=f"Timestamp {_LAST_HELP}")
-@click.option("--source-from", **_TIME, help=f"Source timestamp at or after this. {_TIME_HELP}")
-@click.option("--source-to", **_LAST, help=f"Source timestamp {_LAST_HELP}")
-@click.option("--order", type=click.Choice(["asc", "desc"]), help="Default: desc.")
-@click.option("--order-by", type=click.Choice(["timestamp", "source"]), help="Default: timestamp.")
+@click.option("--from", "t_from", **TIME, help=f"Timestamp at or after this. {_TIME_HELP}")
+@click.option("--to", "t_to", **LAST_TIME, help=f"Timestamp {_LAST_HELP}")
+@click.option(
+    "--source-from",
+    "source_t_from",
+    **TIME,
+    help=f"Source timestamp at or after this. {_TIME_HELP}",
+)
+@click.option("--source-to", "source_t_to", **LAST_TIME, help=f"Source timestamp {_LAST_HELP}")
+@click.option("--order", type=click.Choice([*_ORDERS]), help="Default: desc.")
+@click.option("--order-by", type=click.Choice([*_ORDERS_BY]), help="Default: timestamp.")
 @click.option(
     "--id",
     "ids",
-    **EVENT_IDS,
+    metavar=EVENT_ID_METAVAR,
+    multiple=True,
+    type=EVENT_ID,
     help="Only the event with this id. Can be repeated.",
 )
 @click.option(
     "--payload",
     metavar="JSON",
-    callback=value_option(parse_payload),
+    type=Parsed(parse_payload),
     help="Only events with this payload, written as for register (but null is the JSON value)."
     " JSON values are compared: 1 equals 1.0, the order of keys does not matter.",
 )
 @click.option(
-    "--unique-type",
-    is_flag=True,
-    help="Only the first event of each type, in the chosen order.",
+    "--unique-type", is_flag=True, help="Only the first event of each type, in the chosen order."
 )
-@click.option("--server-id", type=_SERVER_ID, help="Server whose events are queried.")
+@click.option("--server-id", type=_server_id, help="Server whose events are queried.")
 @click.option("--persisted", is_flag=True, help="Only events that are persisted.")
 @click.option(
     "--limit", type=click.IntRange(0), help="Print at most this many events. Default: all."
@@ -197,60 +294,30 @@ def query(
     run(_query(server, params, limit, as_table))
 
 
-# option of the command to field of the query
-_TIMESERIES: Final = {
-    "event_types": "event_types",
-    "from": "t_from",
-    "to": "t_to",
-    "source_from": "source_t_from",
-    "source_to": "source_t_to",
-    "order": "order",
-    "order_by": "order_by",
-    "ids": "ids",
-    "payload": "payload",
-    "unique_type": "unique_type",
-}
-_OPTIONS: Final = {"event_types": "--type", "ids": "--id"}
-_FIELDS: Final = {
-    "latest": {"event_types": "event_types"},
-    "timeseries": _TIMESERIES,
-    "server": {"server_id": "server_id", "persisted": "persisted"},
-}
-_PARAMS: Final[dict[str, Any]] = {
-    "latest": QueryLatestParams,
-    "timeseries": QueryTimeseriesParams,
-    "server": QueryServerParams,
-}
-_VALUES: Final[dict[object, object]] = {
-    "asc": Order.ASCENDING,
-    "desc": Order.DESCENDING,
-    "timestamp": OrderBy.TIMESTAMP,
-    "source": OrderBy.SOURCE_TIMESTAMP,
-}
-
-
-def _query_params(kind: str, options: dict[str, Any]) -> QueryParams:
-    fields = {}
-    for option, value in options.items():
-        if value is None or value is False:
-            continue
-        field = _FIELDS[kind].get(option)
-        if field is None:
-            name = _OPTIONS.get(option, "--" + option.replace("_", "-"))
-            raise click.UsageError(f"{name} does not apply to a query of {kind!r}.")
-        is_choice = option in {"order", "order_by"}
-        fields[field] = _VALUES[value] if is_choice else value
+def _query_params(kind: str, options: dict[str, Any]) -> model.QueryParams:
+    made = _PARAMS[kind]
+    fields = {
+        name: i for name, i in options.items() if i is not None and i is not False and i != ()
+    }
+    for param in click.get_current_context().command.params:
+        if param.name in fields and param.name not in made.__struct_fields__:
+            raise click.UsageError(f"{param.opts[0]} does not apply to a query of {kind!r}.")
     if kind == "server" and "server_id" not in fields:
         raise click.UsageError("A query of 'server' needs --server-id.")
-    params: QueryParams = _PARAMS[kind](**fields)
+    for name, values in (("order", _ORDERS), ("order_by", _ORDERS_BY)):
+        if name in fields:
+            fields[name] = values[fields[name]]
+    params: model.QueryParams = made(**fields)
     return params
 
 
-async def _query(server: Target, params: QueryParams, limit: int | None, as_table: bool) -> None:
+async def _query(
+    server: Target, params: model.QueryParams, limit: int | None, as_table: bool
+) -> None:
     write, chunk_events = (
-        (output.write_table, output.TABLE_ROWS) if as_table else (output.write_jsonl, 256)
+        (output.write_table, limits.MAX_TABLE_ROWS) if as_table else (output.write_jsonl, 256)
     )
-    chunk: list[Event] = []
+    chunk: list[model.Event] = []
     async with await server.connect() as client:
         async for event in client.query_all(params, limit=limit):
             chunk.append(event)
@@ -268,7 +335,7 @@ def subscribe_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option(
             "--persisted", is_flag=True, help="Print events when they are persisted, not before."
         ),
-        click.option("--server-id", type=_SERVER_ID, help="Only events of this server."),
+        click.option("--server-id", type=_server_id, help="Only events of this server."),
         _types,
     ):
         command = option(command)
@@ -279,7 +346,7 @@ def subscribe_options(command: Callable[..., None]) -> Callable[..., None]:
 @subscribe_options
 def subscribe(
     server: Target,
-    event_types: tuple[EventType, ...] | None,
+    event_types: tuple[model.EventType, ...],
     server_id: int | None,
     persisted: bool,
     count: int | None,
@@ -296,7 +363,7 @@ def subscribe(
 
 async def subscribe_to(
     server: Target,
-    event_types: tuple[EventType, ...],
+    event_types: tuple[model.EventType, ...],
     server_id: int | None,
     persisted: bool,
     count: int | None,

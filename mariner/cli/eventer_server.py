@@ -10,6 +10,7 @@ from typing import Final
 
 import click
 from hat import aio
+from typing_extensions import override
 
 from eventer_bridge import chatter
 from eventer_bridge.core import paging
@@ -25,7 +26,7 @@ from eventer_bridge.model import (
 from eventer_bridge.remote.relay import is_conditional, matching
 from mariner.cli import client as commands
 from mariner.cli.target import Target, TargetClient, TargetWire, command_of, server_options
-from mariner.client import reasons
+from mariner.client import connection
 from mariner.client.notifications import Notifications, size_of
 from mariner.errors import ClosedError, ConnectError
 
@@ -36,6 +37,7 @@ class EventerTarget(Target):
 
     dialect: str
 
+    @override
     async def connect(
         self,
         *,
@@ -44,7 +46,6 @@ class EventerTarget(Target):
         persisted: bool = False,
         timeout_s: float = 10,
     ) -> TargetClient:
-        """See :meth:`Target.connect`."""
         context = self.ssl_context()
         address = chatter.Address(self.host, self.port, context is not None)
         it = _Client(str(address))
@@ -62,7 +63,7 @@ class EventerTarget(Target):
                 connect_timeout_s=timeout_s,
             )
         except ClosedError as e:
-            text = reasons.lost_before_init(str(e), "MsgInitReq", address.is_tls)
+            text = connection.lost_before_init(str(e), "MsgInitReq", address.is_tls)
             raise ConnectError(f"{text} or another dialect") from e
         it.pause_when_full()
         it.async_group.spawn(aio.call_on_cancel, it.notifications.end)

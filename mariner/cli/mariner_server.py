@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Iterable, Mapping
 from typing import Final
 
 import click
+from typing_extensions import override
 
 from eventer_bridge.model import EventId, EventType
 from mariner import client
@@ -13,7 +14,7 @@ from mariner.cli import buffer, output
 from mariner.cli import client as commands
 from mariner.cli.run import report, run
 from mariner.cli.target import Target, TargetWire, command_of, server_options
-from mariner.cli.values import EVENT_IDS
+from mariner.cli.values import EVENT_ID, EVENT_ID_METAVAR
 from mariner.client.replay import Start
 from mariner.errors import ConnectionLostError, GapError
 
@@ -21,6 +22,7 @@ from mariner.errors import ConnectionLostError, GapError
 class MarinerTarget(Target):
     """A server that speaks Mariner (002)."""
 
+    @override
     async def connect(
         self,
         *,
@@ -32,7 +34,6 @@ class MarinerTarget(Target):
         cursor: str | None = None,
         histories: Mapping[int, str] | None = None,
     ) -> client.Client:
-        """See :meth:`Target.connect`, and ``mariner.client.connect`` for the rest."""
         return await client.connect(
             self.host,
             self.port,
@@ -65,7 +66,9 @@ MARINER: Final = TargetWire(
 )
 @click.option(
     "--after",
-    **EVENT_IDS,
+    metavar=EVENT_ID_METAVAR,
+    multiple=True,
+    type=EVENT_ID,
     help="Print what was persisted after this event, too. Can be repeated, for each server.",
 )
 @click.option(
@@ -83,12 +86,12 @@ MARINER: Final = TargetWire(
 def subscribe_or_replay(
     server: MarinerTarget,
     *,
-    event_types: tuple[EventType, ...] | None,
+    event_types: tuple[EventType, ...],
     server_id: int | None,
     persisted: bool,
     count: int | None,
     from_start: bool,
-    after: tuple[EventId, ...] | None,
+    after: tuple[EventId, ...],
     cursor: str | None,
     ack_after_flush: bool,
 ) -> None:

@@ -1,9 +1,10 @@
-"""Events on standard output, as JSON lines or as a table."""
+"""Standard output: events as JSON lines or as a table, other tables, and progress bars."""
 
+import contextlib
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -13,10 +14,7 @@ from rich.text import Text
 
 from eventer_bridge.model import BinaryPayload, Event, Payload
 from mariner.cli.run import EXIT_FAILED, EXIT_NO_READER, CommandError, printable
-from mariner.cli.values import format_event_type, format_timestamp
-
-TABLE_ROWS: Final = 1_000
-"""Rows of one table: all are in memory, to find the widths of the columns."""
+from mariner.cli.values import format_event_id, format_event_type, format_timestamp
 
 _WIDE: Final = 10_000  # columns of an output that is no terminal: nothing is wrapped
 
@@ -33,36 +31,40 @@ def write_jsonl(events: Iterable[Event]) -> None:
 
 
 def write_table(events: Sequence[Event]) -> None:
-    """Print a table of events; in a terminal it is wrapped to its width.
-
-    Raises:
-        CommandError: as :func:`write_jsonl`.
-    """
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("ID", overflow="fold")
-    table.add_column("TYPE", overflow="fold")
-    table.add_column("TIMESTAMP", min_width=27)
-    table.add_column("SOURCE TIMESTAMP", min_width=16)
-    table.add_column("PAYLOAD", overflow="fold")
+    """Print a table of events; in a terminal it is wrapped to its width."""
+    shown = table("ID", "TYPE")
+    shown.add_column("TIMESTAMP", min_width=27)
+    shown.add_column("SOURCE TIMESTAMP", min_width=16)
+    shown.add_column("PAYLOAD", overflow="fold")
     for event in events:
         source_timestamp = event.source_timestamp
         cells = (
-            f"{event.id.server}/{event.id.session}/{event.id.instance}",
+            format_event_id(event.id),
             format_event_type(event.type),
             format_timestamp(event.timestamp),
             "" if source_timestamp is None else format_timestamp(source_timestamp),
             _payload_text(event.payload),
         )
-        table.add_row(*[Text(printable(cell)) for cell in cells])
-    write_rich(table)
+        shown.add_row(*[Text(printable(cell)) for cell in cells])
+    write_rich(shown)
+
+
+def table(*columns: str, left: int | None = None, rows: Iterable[Iterable[str]] = ()) -> Table:
+    """A table, as all commands show them: ``left`` columns of text, then numbers; None: all text.
+
+    ``rows`` are texts from outside: nothing in them can control the terminal.
+    """
+    made = Table(box=None, pad_edge=False, header_style="bold")
+    for index, column in enumerate(columns):
+        is_text = left is None or index < left
+        made.add_column(column, justify="left" if is_text else "right", overflow="fold")
+    for row in rows:
+        made.add_row(*[Text(printable(cell)) for cell in row])
+    return made
 
 
 def write_rich(table: RenderableType) -> None:
-    """Print a table, or several; in a terminal they are wrapped to its width.
-
-    Raises:
-        CommandError: as :func:`write_jsonl`.
-    """
+    """Print a table, or several; in a terminal they are wrapped to its width."""
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _WIDE
     console = Console(width=width, force_terminal=sys.stdout.isatty())
     with console.capture() as captured:
@@ -72,11 +74,7 @@ def write_rich(table: RenderableType) -> None:
 
 
 def write_text(line: str) -> None:
-    """Print a line.
-
-    Raises:
-        CommandError: as :func:`write_jsonl`.
-    """
+    """Print a line."""
     _write(line.encode(errors="backslashreplace") + b"\n")
 
 
@@ -106,3 +104,21 @@ def _write(data: bytes) -> None:
         if isinstance(e, BrokenPipeError):
             raise CommandError("", EXIT_NO_READER) from None
         raise CommandError(f"standard output: {e.strerror}", EXIT_FAILED) from e
+
+
+@contextlib.contextmanager
+def progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Progress bar on standard error, if that is a terminal; called with done and total."""
+    from rich import progress  # noqa: PLC0415  # few commands need it
+
+    with progress.Progress(
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        progress.TaskProgressColumn(),
+        progress.TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        disable=not sys.stderr.isatty(),
+    ) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -1,38 +1,34 @@
 """``mariner register``: sends concurrent requests, and prints their answers in order.
 
 A sender and a printer, with a queue of requests between them; the sender waits when
-``MAX_REQUESTS`` are pending.
+``limits.MAX_REQUESTS`` are pending. Standard input is read without a thread, and without blocking
+the event loop.
 """
 
 import asyncio
+import codecs
 import contextlib
+import os
 from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from eventer_bridge.errors import InvalidEventError, LimitError
 from eventer_bridge.model import Event, RegisterEvent
+from mariner import errors, limits
 from mariner.cli import output
 from mariner.cli.run import EXIT_FAILED, EXIT_UNKNOWN, EXIT_USAGE, CommandError, report
-from mariner.cli.stdin import read_lines
 from mariner.cli.target import TargetClient
 from mariner.cli.values import parse_register_event
-from mariner.errors import (
-    ConnectionLostError,
-    LocalProtocolError,
-    MarinerError,
-    OutcomeUnknownError,
-)
 
-MAX_REQUESTS: Final = 64
-"""Pending registrations; a durable server commits concurrent ones together."""
+_CHUNK_BYTES: Final = 1 << 16
 
 
-class Labelled(NamedTuple):
-    """An event, and its origin for messages: ``line 3``."""
+class LabelledBatch(NamedTuple):
+    """Events that are registered together, and their origin for messages: ``line 3``."""
 
     label: str
-    event: RegisterEvent
+    events: Sequence[RegisterEvent]
 
 
 class _Request(NamedTuple):
@@ -40,31 +36,51 @@ class _Request(NamedTuple):
     response: asyncio.Task[Sequence[Event]]
 
 
-async def read_stdin() -> AsyncIterator[Labelled]:
-    """Parse the lines of standard input.
+_Labelled: TypeAlias = tuple[str, RegisterEvent]
 
-    Raises:
-        CommandError: a line is invalid.
+
+def read_batches(arguments: Sequence[str], size: int) -> AsyncIterator[LabelledBatch]:
+    """The events of arguments or, without any, of the lines of standard input.
+
+    Arguments are parsed at once. Lines before a wrong one come before the CommandError about it.
     """
-    async for number, line in read_lines():
-        yield _parse(f"line {number}", line)
+    parsed = [_parse_argument(f"argument {i}", text) for i, text in enumerate(arguments, 1)]
+    return _batches(_iterate(parsed) if arguments else _read_stdin(), size)
 
 
-async def _iterate(events: list[Labelled]) -> AsyncIterator[Labelled]:
+async def _batches(events: AsyncIterator[_Labelled], size: int) -> AsyncIterator[LabelledBatch]:
+    pending: list[_Labelled] = []
+    try:
+        async for event in events:
+            pending.append(event)
+            if len(pending) == size:
+                yield _batch(pending)
+                pending = []
+    except CommandError:
+        if pending:
+            yield _batch(pending)
+        raise
+    if pending:
+        yield _batch(pending)
+
+
+def _batch(pending: Sequence[_Labelled]) -> LabelledBatch:
+    first, last = pending[0][0], pending[-1][0]
+    label = first if first == last else f"{first} to {last}"
+    return LabelledBatch(label, [event for _, event in pending])
+
+
+async def _iterate(events: Iterable[_Labelled]) -> AsyncIterator[_Labelled]:
     for event in events:
         yield event
 
 
-def parse_arguments(arguments: Iterable[str]) -> AsyncIterator[Labelled]:
-    """Parse command line arguments, all of them before the first is returned.
-
-    Raises:
-        CommandError: an argument is invalid.
-    """
-    return _iterate([_parse_argument(f"argument {i}", text) for i, text in enumerate(arguments, 1)])
+async def _read_stdin() -> AsyncIterator[_Labelled]:
+    async for number, line in read_lines():
+        yield _parse(f"line {number}", line)
 
 
-def _parse_argument(label: str, text: str) -> Labelled:
+def _parse_argument(label: str, text: str) -> _Labelled:
     try:
         return _parse(label, text)
     except CommandError:
@@ -75,15 +91,15 @@ def _parse_argument(label: str, text: str) -> Labelled:
         raise
 
 
-def _parse(label: str, text: str | bytes) -> Labelled:
+def _parse(label: str, text: str | bytes) -> _Labelled:
     try:
-        return Labelled(label, parse_register_event(text))
+        return label, parse_register_event(text)
     except InvalidEventError as e:
         raise CommandError(f"{label}: {e}", EXIT_USAGE) from e
 
 
 async def register_events(
-    client: TargetClient, events: AsyncIterator[Labelled], *, batch: int, quiet: bool
+    client: TargetClient, batches: AsyncIterator[LabelledBatch], *, quiet: bool
 ) -> None:
     """Register events and print them as registered, unless ``quiet``.
 
@@ -94,8 +110,8 @@ async def register_events(
         ConnectionLostError: the connection was lost while no request was pending.
     """
     requests: asyncio.Queue[_Request | None] = asyncio.Queue()
-    slots = asyncio.Semaphore(MAX_REQUESTS)
-    sender = asyncio.create_task(_send(client, events, batch, requests, slots))
+    slots = asyncio.Semaphore(limits.MAX_REQUESTS)
+    sender = asyncio.create_task(_send(client, batches, requests, slots))
     printer = asyncio.create_task(_print(requests, slots, sender, quiet))
     closing = asyncio.create_task(client.wait_closing())
     try:
@@ -107,7 +123,7 @@ async def register_events(
         if is_input_done:
             await sender
         else:
-            raise ConnectionLostError(f"{client.address}: {client.close_reason}")
+            raise errors.ConnectionLostError(f"{client.address}: {client.close_reason}")
     finally:
         tasks = [sender, printer, closing, *_drain(requests)]
         for task in tasks:
@@ -117,31 +133,14 @@ async def register_events(
 
 async def _send(
     client: TargetClient,
-    events: AsyncIterator[Labelled],
-    batch: int,
+    batches: AsyncIterator[LabelledBatch],
     requests: asyncio.Queue[_Request | None],
     slots: asyncio.Semaphore,
 ) -> None:
-    pending: list[Labelled] = []
-
-    async def flush() -> None:
-        if pending:
-            await slots.acquire()
-            response = asyncio.create_task(client.register([i.event for i in pending]))
-            first, last = pending[0].label, pending[-1].label
-            label = first if first == last else f"{first} to {last}"
-            requests.put_nowait(_Request(label, response))
-            pending.clear()
-
-    try:
-        async for labelled in events:
-            pending.append(labelled)
-            if len(pending) == batch:
-                await flush()
-    except CommandError:
-        await flush()
-        raise
-    await flush()
+    async for label, events in batches:
+        await slots.acquire()
+        response = asyncio.create_task(client.register(events))
+        requests.put_nowait(_Request(label, response))
 
 
 async def _print(
@@ -154,7 +153,7 @@ async def _print(
     while (request := await requests.get()) is not None:
         try:
             events = await request.response
-        except MarinerError as e:
+        except errors.MarinerError as e:
             report(f"error: {request.label}: {e}")
             exit_code = max(exit_code, _exit_code(e))
             sender.cancel()
@@ -166,12 +165,12 @@ async def _print(
         raise CommandError("", exit_code)
 
 
-def _exit_code(error: MarinerError) -> int:
+def _exit_code(error: errors.MarinerError) -> int:
     """Exit code of an error; of several errors, the greatest counts."""
     match error:
-        case OutcomeUnknownError():
+        case errors.OutcomeUnknownError():
             return EXIT_UNKNOWN
-        case LocalProtocolError() | InvalidEventError() | LimitError():
+        case errors.LocalProtocolError() | InvalidEventError() | LimitError():
             return EXIT_USAGE
         case _:
             return EXIT_FAILED
@@ -184,3 +183,62 @@ def _drain(requests: asyncio.Queue[_Request | None]) -> list[asyncio.Task[Sequen
         if request is not None:
             left.append(request.response)
     return left
+
+
+# --- standard input -------------------------------------------------------------------------
+
+
+async def read_lines(fd: int = 0) -> AsyncIterator[tuple[int, bytes]]:
+    """Read lines, numbered from 1, as they arrive; blank ones are skipped.
+
+    A byte order mark before the first, as some editors write it, is no part of it.
+
+    Raises:
+        CommandError: they are UTF-16.
+        OSError: reading failed.
+    """
+    number = 0
+    parts: list[bytes] = []
+    async for chunk in _read_chunks(fd):
+        head, *lines = chunk.split(b"\n")
+        parts.append(head)
+        for line in lines:
+            number += 1
+            if complete := _stripped(number, parts):
+                yield number, complete
+            parts = [line]
+    if complete := _stripped(number + 1, parts):
+        yield number + 1, complete
+
+
+def _stripped(number: int, parts: Iterable[bytes]) -> bytes:
+    line = b"".join(parts)
+    if number == 1:
+        if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            text = "standard input: begins with the byte order mark of UTF-16, expected UTF-8"
+            raise CommandError(text, EXIT_USAGE)
+        line = line.removeprefix(codecs.BOM_UTF8)
+    return line.strip()
+
+
+async def _read_chunks(fd: int) -> AsyncIterator[bytes]:
+    loop = asyncio.get_running_loop()
+    readable = asyncio.Event()
+    try:
+        loop.add_reader(fd, readable.set)
+    except PermissionError:
+        # epoll supports no regular files: they are always readable
+        while chunk := os.read(fd, _CHUNK_BYTES):
+            yield chunk
+            await asyncio.sleep(0)
+        return
+    try:
+        while True:
+            await readable.wait()
+            readable.clear()
+            chunk = os.read(fd, _CHUNK_BYTES)
+            if not chunk:
+                return
+            yield chunk
+    finally:
+        loop.remove_reader(fd)

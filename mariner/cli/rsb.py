@@ -6,7 +6,7 @@ other server of RSB's socket transport.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any, Final
+from typing import Any
 
 import click
 import msgspec
@@ -17,13 +17,12 @@ from eventer_bridge.rsb import codec, payloads
 from eventer_bridge.rsb.event import Informer, MetaData, RsbEvent, Scope, parse_scope
 from eventer_bridge.rsb.payloads import encode_value, schema_of
 from eventer_bridge.rsb.transport import DEFAULT_PORT, EventsCb, Received, RsbConnection, connect
+from mariner import limits
 from mariner.cli import output
+from mariner.cli.register import read_lines
 from mariner.cli.run import EXIT_FAILED, EXIT_USAGE, CommandError, report, run
-from mariner.cli.stdin import read_lines
-from mariner.cli.values import value_option
-
-MAX_QUEUED: Final = 1_000
-"""Events waiting to be printed; with more, reading from the connection pauses."""
+from mariner.cli.target import bus_options
+from mariner.cli.values import Parsed
 
 
 @click.group()
@@ -36,28 +35,8 @@ def _scope(text: str) -> Scope:
 
 
 def _options(function: Callable[..., None]) -> Callable[..., None]:
-    for option in (
-        click.argument("scope", callback=value_option(_scope)),
-        click.option(
-            "--port",
-            envvar="MARINER_RSB_PORT",
-            type=click.IntRange(1, 65535),
-            default=DEFAULT_PORT,
-            show_default=True,
-            show_envvar=True,
-            help="Its TCP port.",
-        ),
-        click.option(
-            "--host",
-            envvar="MARINER_RSB_HOST",
-            default="127.0.0.1",
-            show_default=True,
-            show_envvar=True,
-            help="Name or address of the bus server.",
-        ),
-    ):
-        function = option(function)
-    return function
+    scope = click.argument("scope", type=Parsed(_scope))
+    return bus_options(DEFAULT_PORT)(scope(function))
 
 
 @rsb.command()
@@ -181,7 +160,7 @@ async def _listen(host: str, port: int, scope: Scope, count: int | None) -> None
         for received in batch:
             if scope.includes(received.event.scope):
                 queue.put_nowait(received.event.delivered(received.time_us))
-        if queue.qsize() >= MAX_QUEUED:
+        if queue.qsize() >= limits.MAX_PRINTING_EVENTS:
             connection.pause_reading(Pause.USER)
 
     async with await _connect(host, port, on_events) as connection:

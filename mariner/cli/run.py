@@ -1,17 +1,19 @@
-"""Running client commands: exit codes, and errors as one line on standard error.
+"""Running commands: exit codes, and errors as one line on standard error.
 
 Exit codes: 0 success; 1 the server refused, is unreachable or did not answer in time; 2 wrong usage
 or input; 4 unknown whether some events are registered; 130 interrupted (SIGINT); 141 standard
 output was closed (SIGPIPE). An error line begins with ``mariner: error:``.
 """
 
+import contextlib
 import logging
 import signal
-from collections.abc import Coroutine
-from typing import IO, Any, Final, TypeVar
+from collections.abc import Coroutine, Iterator
+from typing import IO, Any, Final, NoReturn, TypeVar
 
 import click
 import uvloop
+from typing_extensions import override
 
 from eventer_bridge.errors import ConfigurationError
 from mariner.errors import MarinerError
@@ -32,24 +34,38 @@ class CommandError(click.ClickException):
         super().__init__(text)
         self.exit_code = exit_code  # type: ignore[misc]  # a class attribute by default
 
+    @override
     def show(self, file: IO[Any] | None = None) -> None:
-        """Print the error; called by click."""
         if self.message:
             report(f"error: {self.message}", file)
 
 
-def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run a command's coroutine; errors become an exit code and a line."""
-    # the log would repeat the error
-    logging.basicConfig(handlers=[logging.NullHandler()])
+@contextlib.contextmanager
+def errors() -> Iterator[None]:
+    """Convert errors, and SIGINT, to an exit code and a line."""
     try:
-        return uvloop.run(main)
+        yield
     except KeyboardInterrupt:
         raise CommandError("", EXIT_INTERRUPTED) from None
     except ConfigurationError as e:
         raise CommandError(str(e), EXIT_USAGE) from e
     except MarinerError as e:
         raise CommandError(str(e), EXIT_FAILED) from e
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """Run a command's coroutine, with :func:`errors`."""
+    # the log would repeat the error
+    logging.basicConfig(handlers=[logging.NullHandler()])
+    with errors():
+        return uvloop.run(main)
+
+
+def fail(text: str, exit_code: int = EXIT_USAGE) -> NoReturn:
+    """End the command with an error line for each line of a text."""
+    for line in text.splitlines():
+        report(f"error: {line}")
+    raise SystemExit(exit_code)
 
 
 def report(text: str, file: IO[Any] | None = None) -> None:

@@ -7,32 +7,23 @@ import os
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import NoReturn
 
 import click
 import uvloop
 from hat import aio
 
 from eventer_bridge.errors import ConfigurationError, EventerBridgeError, LimitError, StoreLossError
-from eventer_bridge.net.quota import Descriptors, raise_file_limit
-from mariner.cli.run import report
-from mariner.cli.store_path import ACCEPT_LOSS
-from mariner.gateway import config, config_audit, config_check, config_file, gateway, logs, memory
-from mariner.gateway.reloading import Reloader
-from mariner.gateway.status_report import StatusReport
-from mariner.gateway.stopping import Stopper, block_signals
-from mariner.gateway.supervisor import Supervisor
-from mariner.gateway.watching import watch
+from eventer_bridge.net import quota
+from mariner.cli.run import EXIT_FAILED, EXIT_USAGE, fail, report
+from mariner.cli.target import ACCEPT_LOSS, conf_option
+from mariner.gateway import config, config_check, config_file, gateway, logs, memory
+from mariner.gateway.counts import StatusReport
+from mariner.gateway.reloading import Reloader, watch
+from mariner.gateway.stopping import Stopper, Supervisor, block_signals
 
 mlog = logging.getLogger(__name__)
 
-_CONF = click.option(
-    "--conf",
-    "path",
-    type=click.Path(path_type=Path, dir_okay=False),
-    required=True,
-    help="Configuration file (.yaml, .toml or .json).",
-)
+_CONF = conf_option("Configuration file (.yaml, .toml or .json).")
 
 
 @click.command()
@@ -55,13 +46,13 @@ def check(path: Path) -> None:
         logs.rehearse(conf.log, conf.audit)
         asyncio.run(gateway.rehearse(conf))
     except EventerBridgeError as e:
-        _fail("\n".join(f"{path}: {line}" for line in str(e).splitlines()), 2)
-    lines = config_audit.audit(path, conf)
-    raise_file_limit()
+        fail("\n".join(f"{path}: {line}" for line in str(e).splitlines()))
+    lines = config_check.audit(path, conf)
+    quota.raise_file_limit()
     try:
-        found = Descriptors.find()
+        found = quota.Descriptors.find()
     except LimitError as e:
-        _fail(str(e), 2)
+        fail(str(e))
     if not found.are_enough:
         lines.append(str(found))
     for line in lines:
@@ -102,8 +93,8 @@ def serve(*, path: Path, accept_loss: bool, is_watching: bool) -> None:
     try:
         logs.configure(conf.log, conf.audit)
     except ConfigurationError as e:
-        _fail(f"{path}: {e}", 2)
-    raise_file_limit()
+        fail(f"{path}: {e}")
+    quota.raise_file_limit()
     memory.configure()
     # a reader thread yields to the event loop after at most this time
     sys.setswitchinterval(0.0002)
@@ -111,63 +102,54 @@ def serve(*, path: Path, accept_loss: bool, is_watching: bool) -> None:
         import_module("mariner.gateway.http")  # imported now, so that it is frozen, too
     memory.collect()
     faulthandler.enable()  # a watchdog ends a process that hangs by SIGABRT
-    failure, code = _run(path, conf, accept_loss=accept_loss, is_watching=is_watching)
+    failure, code = _run(_Process(path, conf, accept_loss=accept_loss, is_watching=is_watching))
     if not logs.close():
         os._exit(code)  # standard error is stuck: there is nothing to wait for
     if failure is not None:
-        _fail(failure, code)
+        fail(failure, code)
 
 
-def _run(
-    path: Path, conf: config.GatewayConfig, *, accept_loss: bool, is_watching: bool
-) -> tuple[str | None, int]:
+def _run(process: "_Process") -> tuple[str | None, int]:
     """Run the gateway; returns the error, if any, and the exit code."""
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            failed = _Process(
-                path, conf, runner.get_loop(), accept_loss=accept_loss, is_watching=is_watching
-            ).run()
+            failed = process.run(runner.get_loop())
     except ConfigurationError as e:
-        return str(e), 2
+        return str(e), EXIT_USAGE
     except StoreLossError as e:
-        return f"{e}: {ACCEPT_LOSS}", 1
+        return f"{e}: {ACCEPT_LOSS}", EXIT_FAILED
     except OSError as e:  # without the number, which says no more than the text
         text = e.strerror or str(e)
-        return text if e.filename is None else f"{e.filename}: {text}", 1
+        return text if e.filename is None else f"{e.filename}: {text}", EXIT_FAILED
     except EventerBridgeError as e:
-        return str(e), 1
-    return (None, 0) if failed is None else (f"{failed} failed, see the log", 1)
+        return str(e), EXIT_FAILED
+    return (None, 0) if failed is None else (f"{failed} failed, see the log", EXIT_FAILED)
 
 
 class _Process:
     """A gateway, from its start until a signal stops it or it fails."""
 
     def __init__(
-        self,
-        path: Path,
-        conf: config.GatewayConfig,
-        loop: asyncio.AbstractEventLoop,
-        *,
-        accept_loss: bool,
-        is_watching: bool,
+        self, path: Path, conf: config.GatewayConfig, *, accept_loss: bool, is_watching: bool
     ) -> None:
-        self._path = path
-        self._is_watching = is_watching
+        self._path, self._conf = path, conf
+        self._accept_loss, self._is_watching = accept_loss, is_watching
         self._supervisor = Supervisor()
-        self._conf = conf
-        self._accept_loss = accept_loss
-        self._loop = loop
-        self._asked_to_stop = asyncio.Event()
-        self._asked_to_reload = asyncio.Event()
+        self._must_stop, self._must_reload = asyncio.Event(), asyncio.Event()
         self._gateway: gateway.Gateway | None = None
-        self._stopper = Stopper(self._ask_to_stop, self._waits_for, self._ask_to_reload)
+        self._stopper: Stopper
 
-    def run(self) -> str | None:
+    def run(self, loop: asyncio.AbstractEventLoop) -> str | None:
         """Run it; returns what failed, if anything."""
-        serving = self._loop.create_task(self._serve())
+        self._stopper = Stopper(
+            lambda: loop.call_soon_threadsafe(self._must_stop.set),
+            lambda: "start" if self._gateway is None else self._gateway.waits_for,
+            lambda: loop.call_soon_threadsafe(self._must_reload.set),
+        )
+        serving = loop.create_task(self._serve())
         while True:
             try:
-                return self._loop.run_until_complete(serving)
+                return loop.run_until_complete(serving)
             except (SystemExit, KeyboardInterrupt) as e:
                 # raised in a task, of a module for example: run the loop on, to stop in order
                 if serving.done():
@@ -185,11 +167,11 @@ class _Process:
             self._supervisor.ready()
             background = [
                 asyncio.ensure_future(self._supervisor.stay_alive()),
-                asyncio.ensure_future(self._reload_when_asked(reloader)),
+                asyncio.ensure_future(self._reload_on_request(reloader)),
             ]
             if self._is_watching:
                 background.append(asyncio.ensure_future(watch(self._path, reloader)))
-            stopping = asyncio.ensure_future(self._asked_to_stop.wait())
+            stopping = asyncio.ensure_future(self._must_stop.wait())
             closing = asyncio.ensure_future(running.wait_closing())
             await asyncio.wait([stopping, closing], return_when=asyncio.FIRST_COMPLETED)
             for task in (stopping, closing, *background):
@@ -200,20 +182,11 @@ class _Process:
             await aio.uncancellable(running.async_close())
         return running.failed or self._stopper.failure
 
-    async def _reload_when_asked(self, reloader: Reloader) -> None:
+    async def _reload_on_request(self, reloader: Reloader) -> None:
         while True:
-            await self._asked_to_reload.wait()
-            self._asked_to_reload.clear()
+            await self._must_reload.wait()
+            self._must_reload.clear()
             await reloader.try_reload()
-
-    def _ask_to_reload(self) -> None:
-        self._loop.call_soon_threadsafe(self._asked_to_reload.set)
-
-    def _ask_to_stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._asked_to_stop.set)
-
-    def _waits_for(self) -> str:
-        return "start" if self._gateway is None else self._gateway.waits_for
 
 
 def _print_check(conf: config.GatewayConfig, running: gateway.Gateway) -> None:
@@ -234,11 +207,5 @@ def _load(path: Path) -> config.GatewayConfig:
         conf = config_file.load(path)
         config_check.check(conf)
     except ConfigurationError as e:
-        _fail(str(e), 2)
+        fail(str(e))
     return conf
-
-
-def _fail(text: str, code: int) -> NoReturn:
-    for line in text.splitlines():
-        report(f"error: {line}")
-    raise SystemExit(code)

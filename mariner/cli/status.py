@@ -1,34 +1,41 @@
-"""``mariner status``."""
+"""``mariner status``: the status of a gateway, as JSON or as tables for a terminal.
+
+Names of clients and texts of errors come from outside: nothing in them can control the terminal.
+"""
 
 import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 import msgspec
+from rich.console import Group, RenderableType
+from rich.filesize import decimal
 from rich.live import Live
+from rich.table import Table
+from rich.text import Text
 
-from eventer_bridge.errors import ConfigurationError, ControlError
-from mariner.cli import output, running
-from mariner.cli.run import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, CommandError
-from mariner.cli.status_table import render
-from mariner.gateway.status import GatewayStatus, ask, with_rates
+from eventer_bridge import limits as core_limits
+from mariner.cli import output
+from mariner.cli.run import errors, printable
+from mariner.cli.target import find_gateway, gateway_option
+from mariner.cli.values import plural
+from mariner.gateway import status as gateway
 
+_NOTEWORTHY_SHARE: Final = 0.5
+"""Use of a bound from which on it is shown, or that was met before."""
+
+_MAX_DAYS: Final = 30
+_UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
 _FIRST_S: Final = 1.0
 """Seconds between the two answers that the first rates come from."""
 
 
 @click.command()
-@click.option(
-    "--conf",
-    "path",
-    type=click.Path(path_type=Path, dir_okay=False),
-    required=True,
-    help="Configuration file of the running gateway.",
-)
+@gateway_option
 @click.option("--json", "is_json", is_flag=True, help="Print JSON, a line for each status.")
 @click.option("--watch", is_flag=True, help="Go on until interrupted.")
 @click.option(
@@ -53,35 +60,211 @@ def status(path: Path, is_json: bool, watch: bool, interval_s: float) -> None:
     Exit code 0: shown; 1: there is no gateway, or it did not answer; 2: the configuration
     cannot be read, or has neither a store nor `control`.
     """
-    try:
-        socket, to = running.find(path)
-        with _screen(is_live=watch and not is_json and sys.stdout.isatty()) as show:
-            before = ask(socket, to)
-            wait_s = _FIRST_S
-            while True:
-                time.sleep(wait_s)
-                after = ask(socket, to)
-                rated = with_rates(before, after)
-                if is_json:
-                    output.write_text(msgspec.json.encode(rated).decode())
-                else:
-                    show(rated)
-                if not watch:
-                    return
-                before, wait_s = after, interval_s
-    except ConfigurationError as e:
-        raise CommandError(str(e), EXIT_USAGE) from e
-    except ControlError as e:
-        raise CommandError(str(e), EXIT_FAILED) from e
-    except KeyboardInterrupt:
-        raise CommandError("", EXIT_INTERRUPTED) from None
+    with errors(), _screen(is_live=watch and not is_json and sys.stdout.isatty()) as show:
+        socket, to = find_gateway(path)
+        before = gateway.ask(socket, to)
+        wait_s = _FIRST_S
+        while True:
+            time.sleep(wait_s)
+            after = gateway.ask(socket, to)
+            rated = gateway.with_rates(before, after)
+            if is_json:
+                output.write_text(msgspec.json.encode(rated).decode())
+            else:
+                show(rated)
+            if not watch:
+                return
+            before, wait_s = after, interval_s
 
 
 @contextlib.contextmanager
-def _screen(*, is_live: bool) -> Iterator[Callable[[GatewayStatus], None]]:
+def _screen(*, is_live: bool) -> Iterator[Callable[[gateway.GatewayStatus], None]]:
     """Where it is shown: line by line, or on a page of a terminal that is renewed."""
     if not is_live:
         yield lambda status: output.write_rich(render(status))
         return
     with Live(screen=True, auto_refresh=False) as live:
         yield lambda status: live.update(render(status), refresh=True)
+
+
+def render(status: gateway.GatewayStatus) -> RenderableType:
+    """The status, the most important first."""
+    parts: list[RenderableType] = [_summary(status), "", _wires(status.wires)]
+    if status.clients:
+        parts += ["", _clients(status.clients, status.clients_left_out)]
+    if status.slowest:
+        parts += ["", _slowest(status.slowest)]
+    if status.cursors:
+        parts += ["", _cursors(status.cursors)]
+    if status.remotes:
+        parts += ["", _remotes(status.remotes)]
+    if status.errors:
+        parts += ["", Text("last errors", "bold"), *[_error(i) for i in status.errors]]
+    return Group(*parts)
+
+
+def _summary(status: gateway.GatewayStatus) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    color = "green" if status.not_ready is None else "red"
+    table.add_row(
+        "gateway",
+        Text.assemble(
+            f"{printable(status.name)} {status.version}, ",
+            (status.status, color),
+            f", up {duration(status.uptime_s)}, pid {status.pid}",
+        ),
+    )
+    if status.not_ready is not None:
+        table.add_row("not ready", Text(printable(status.not_ready), "red"))
+    if not status.is_reloaded:
+        text = "failed: the configuration in use is not that of the file"
+        table.add_row("reload", Text(text, "red"))
+    if status.store is not None:
+        for key, text in _store(status.store):
+            table.add_row(key, Text(printable(text)))
+    if status.modules:
+        table.add_row("modules", Text(printable(", ".join(status.modules))))
+    for key, days in sorted(status.days_left.items(), key=lambda i: i[1]):
+        text = f"{key}: {days:.1f} days left"
+        table.add_row("certificate", Text(text, "red" if days < _MAX_DAYS else ""))
+    return table
+
+
+def _store(store: gateway.StoreStatus) -> Iterator[tuple[str, str]]:
+    since = "" if store.oldest is None else f" since {store.oldest}"
+    path = "" if store.path is None else f" {store.path}"
+    yield "store", f"{store.backend}{path}: {store.events:,} {plural(store.events, 'event')}{since}"
+    disk = "" if store.free_bytes is None else f", {decimal(store.free_bytes)} free"
+    yield (
+        "",
+        f"{store.event_types:,} {plural(store.event_types, 'type')},"
+        f" {decimal(store.size_bytes)}{disk}, {decimal(store.compaction_bytes)} to compact",
+    )
+    if store.since_commit_s is None:
+        commit = "no commit yet"
+    else:
+        commit = f"last commit {duration(store.since_commit_s)} ago"
+    yield (
+        "",
+        f"{commit}, events waiting for one: {store.pending_events:,}; queries:"
+        f" {store.queries_running} running, {store.queries_waiting} waiting",
+    )
+
+
+def _wires(wires: dict[str, gateway.WireStatus]) -> Table:
+    table = output.table(
+        *("WIRE", "CONNECTIONS", "CLIENTS", "REGISTERED/S", "NOTIFIED/S"),
+        *("REGISTERED", "NOTIFIED", "REFUSED", "DECLINED"),
+        left=1,
+    )
+    for name, wire in wires.items():
+        rates = _rate(wire.registered_per_s), _rate(wire.notified_per_s)
+        counts = wire.events_registered, wire.events_notified, wire.rejected, wire.declined
+        numbers = [f"{i:,}" for i in (wire.connections, wire.clients)]
+        table.add_row(name, *numbers, *rates, *[f"{i:,}" for i in counts])
+    return table
+
+
+def _clients(clients: list[gateway.ClientStatus], n_left_out: int) -> Table:
+    table = output.table(
+        *("CLIENT", "WIRE", "CONNECTIONS", "REGISTERED/S", "NOTIFIED/S", "UNREAD", "BEHIND"), left=2
+    )
+    table.add_column("QUOTA", overflow="fold")
+    for client in clients:
+        table.add_row(
+            Text(printable(client.name)),
+            client.wire,
+            f"{client.connections:,}",
+            _rate(client.registered_per_s),
+            _rate(client.notified_per_s),
+            *_lag(client.unread_bytes, client.behind_s),
+            _quota(client),
+        )
+    if n_left_out:
+        table.add_row(f"and {n_left_out:,} more")
+    return table
+
+
+def _quota(client: gateway.ClientStatus) -> Text:
+    text = Text()
+    if client.is_held:
+        text.append("held", "yellow")
+    elif client.held_s:
+        text.append(f"was held for {duration(client.held_s)}")
+    for name, use in client.quota.items():
+        if _is_noteworthy(use):
+            used = "" if use.used is None else f"{use.used:,.0f}/"
+            text.append(f"{', ' if text else ''}{name} {used}{use.limit:,}")
+    return text
+
+
+def _is_noteworthy(use: gateway.QuotaUse) -> bool:
+    return use.hits > 0 or (use.used is not None and use.used > _NOTEWORTHY_SHARE * use.limit)
+
+
+def _slowest(slowest: list[gateway.ConnectionStatus]) -> Table:
+    table = output.table("SLOWEST", "WIRE", "PEER", "UNREAD", "BEHIND", left=3)
+    for i in slowest:
+        client = Text(printable(i.client or ""))
+        table.add_row(client, i.wire, i.peer, *_lag(i.unread_bytes, i.behind_s))
+    return table
+
+
+def _cursors(cursors: list[gateway.CursorStatus]) -> Table:
+    table = output.table(
+        "CURSOR", "CLIENT", "CONNECTED", "EVENTS BEHIND", "BEHIND", "PARKED", left=3
+    )
+    for i in cursors:
+        more = "+" if i.lag_events >= core_limits.MAX_LAG_EVENTS else ""
+        table.add_row(
+            Text(printable(i.name)),
+            Text(printable(i.client)),
+            "yes" if i.is_connected else "no",
+            f"{i.lag_events:,}{more}",
+            duration(i.lag_s) if i.lag_s else "",
+            f"{i.n_parked:,}",
+        )
+    return table
+
+
+def _remotes(remotes: list[gateway.RemoteStatus]) -> Table:
+    table = output.table("REMOTE SERVER", "STATE", "LAG", "EVENTS BEHIND", "LEFT OUT", left=2)
+    for i in remotes:
+        if not i.is_connected:
+            state = Text("not connected", "red")
+        elif i.is_synced is None:
+            state = Text("connected", "green")
+        else:
+            state = Text("synced", "green") if i.is_synced else Text("catching up", "yellow")
+        lag = "" if i.lag_s is None else duration(i.lag_s)
+        events = "" if i.lag_events is None else f"{i.lag_events:,}"
+        table.add_row(Text(printable(i.name)), state, lag, events, f"{i.refused_events:,}")
+    return table
+
+
+def _error(error: dict[str, Any]) -> Text:
+    known = "time", "level", "logger", "message"
+    fields = "".join(f", {name}: {i}" for name, i in error.items() if name not in known)
+    return Text(printable(f"{error['time']} {error['message']}{fields}"))
+
+
+def _rate(per_s: float | None) -> str:
+    return "" if per_s is None else f"{per_s:,.0f}"
+
+
+def _lag(unread_bytes: int, behind_s: float) -> tuple[str, str]:
+    return decimal(unread_bytes) if unread_bytes else "", duration(behind_s) if behind_s else ""
+
+
+def duration(seconds: float) -> str:
+    """A duration for people: ``3 d 4 h``, ``2 min 5 s``, ``0.2 s``."""
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    whole = round(seconds)
+    for index, (unit_s, unit) in enumerate(_UNITS):
+        if whole >= unit_s:
+            smaller_s, smaller = (*_UNITS, (1, "s"))[index + 1]
+            return f"{whole // unit_s} {unit} {whole % unit_s // smaller_s} {smaller}"
+    raise AssertionError("unreachable")

@@ -18,9 +18,8 @@ from eventer_bridge.backends.rocksdb.verify import ext_verify
 from eventer_bridge.core import clock, hat_import
 from eventer_bridge.model import Timestamp
 from mariner.cli import output
-from mariner.cli.progress import progress
 from mariner.cli.run import EXIT_FAILED, CommandError, printable
-from mariner.cli.store_path import DIRECTORY, resolve, store_errors, store_option
+from mariner.cli.target import DIRECTORY, JSON_OPTION, resolve, store_errors, store_option
 from mariner.cli.values import counted, format_timestamp
 
 _STORE: Final = ("STORE",)
@@ -33,7 +32,7 @@ def store() -> None:
 
 @store.command()
 @store_option(*_STORE)
-@click.option("--json", "is_json", is_flag=True, help="Print a JSON object.")
+@JSON_OPTION
 def info(conf: Path | None, paths: tuple[Path, ...], is_json: bool) -> None:
     """Show what is in a store: events, types, servers, times and sizes.
 
@@ -64,7 +63,11 @@ def verify(conf: Path | None, paths: tuple[Path, ...]) -> None:
     """
     [path] = resolve(_STORE, conf, paths)
     listing = _Listing()
-    with store_errors(), control.open_read_only(path) as opened, progress("verify") as on_progress:
+    with (
+        store_errors(),
+        control.open_read_only(path) as opened,
+        output.progress("verify") as on_progress,
+    ):
         counts = ext_verify(opened, listing, on_progress)
     listing.write()
     output.write_text(
@@ -86,13 +89,13 @@ def compact(conf: Path | None, paths: tuple[Path, ...]) -> None:
     """
     [path] = resolve(_STORE, conf, paths)
     started = time.monotonic()
-    with store_errors(), progress("compact") as on_progress:
+    with store_errors(), output.progress("compact") as on_progress:
         database.check_exists(path)
         opened = Store(path)
         try:
             before = opened.disk_bytes()
-            for number, family in enumerate(contents.ALL_FAMILIES):
-                on_progress(number, len(contents.ALL_FAMILIES))
+            for number, family in enumerate(contents.FAMILIES):
+                on_progress(number, len(contents.FAMILIES))
                 opened.ext_compact(family)
         finally:
             opened.ext_close()
@@ -120,7 +123,7 @@ def import_hat(hat_path: Path, path: Path) -> None:
     """
     started = time.monotonic()
     listing = _Listing()
-    with store_errors(), progress("import") as on_progress:
+    with store_errors(), output.progress("import") as on_progress:
         done = hat_import.ext_import(hat_path, path, listing, on_progress)
     listing.write()
     seconds = time.monotonic() - started

@@ -1,25 +1,133 @@
-"""Servers as targets of client commands: their options, and the interface of their clients.
+"""Targets of commands, and the options that name them: a server, a bus, a running gateway, a store.
 
-A command is written once, for any :class:`Target`; :func:`command_of` derives the command for one
-wire, with the options of a server of that kind.
+A client command is written once, for any :class:`Target`; :func:`command_of` derives the command
+for one wire, with the options of a server of that kind. A store is given as a directory, or as the
+one in a configuration (``--conf``).
 """
 
 import abc
+import contextlib
 import functools
 import ssl
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar
 
 import click
 from click.core import ParameterSource
 
 from eventer_bridge import tls
+from eventer_bridge.control.client import Addressee, Identity
 from eventer_bridge.core import tokens
-from eventer_bridge.errors import ConfigurationError, InitError
+from eventer_bridge.errors import ConfigurationError, EventerBridgeError, InitError, StoreLossError
 from eventer_bridge.model import Event, EventType, QueryParams, RegisterEvent, Status
-from mariner.cli.run import EXIT_USAGE, CommandError
+from mariner.cli.run import EXIT_FAILED, EXIT_USAGE, CommandError, errors
+
+F = TypeVar("F", bound=Callable[..., None])
+
+# --- options --------------------------------------------------------------------------------
+
+FILE: Final = click.Path(path_type=Path, dir_okay=False)
+DIRECTORY: Final = click.Path(path_type=Path)
+
+
+def conf_option(text: str, name: str = "path", *, is_required: bool = True) -> Callable[[F], F]:
+    """Decorator of a command that takes a configuration file."""
+    return click.option("--conf", name, type=FILE, required=is_required, help=text)
+
+
+gateway_option: Final = conf_option("Configuration file of the running gateway.")
+
+JSON_OPTION: Final = click.option("--json", "is_json", is_flag=True, help="Print a JSON object.")
+
+
+def option_of(name: str, kind: Any, default: object, text: str) -> Callable[[F], F]:
+    """Decorator of a command with an option that has a default, which its help shows."""
+    return click.option(name, type=kind, default=default, show_default=True, help=text)
+
+
+def _of_server(prefix: str, name: str, text: str, **more: Any) -> dict[str, Any]:
+    """Attributes of an option that an environment variable sets as well."""
+    variable = f"{prefix}_{name.upper().replace('-', '_')}"
+    shown = {"show_envvar": True, "show_default": "default" in more}
+    return {"envvar": variable, "help": text, **shown, **more}
+
+
+def server_options(prefix: str, port: int) -> list[click.Option]:
+    """Options for the fields of :class:`Target`, and ``--token-file``.
+
+    ``prefix`` is that of their environment variables, as ``MARINER``.
+    """
+
+    def option(name: str, text: str, **more: Any) -> click.Option:
+        return click.Option([f"--{name}"], **_of_server(prefix, name, text, **more))
+
+    return [
+        option("host", "Name or address of the server.", default="127.0.0.1", callback=_check_host),
+        option("port", "Its TCP port.", type=_PORT, default=port),
+        option("name", "Name of this client, as the server knows it.", required=True),
+        option(
+            "token",
+            "Token of this client. Other users of this machine can see the command line:"
+            " prefer the environment variable or --token-file.",
+        ),
+        option("token-file", "File with the token in one line.", type=FILE),
+        option(
+            "tls",
+            "Use TLS, with the authorities that this system trusts. Implied by any of the"
+            " following.",
+            is_flag=True,
+        ),
+        option("tls-ca", "Use TLS, and trust only this authority (PEM file).", type=FILE),
+        option(
+            "cert", "Certificate of this client (PEM file), if the server asks for one.", type=FILE
+        ),
+        option("key", "Its private key (PEM file).", type=FILE),
+    ]
+
+
+_PORT: Final = click.IntRange(1, 65535)
+
+
+def _check_host(ctx: click.Context, param: click.Parameter, text: str) -> str:
+    """A host without a port; an IPv6 address has more than one colon."""
+    if text.count(":") == 1 or "]:" in text:
+        raise click.BadParameter(
+            f"{text!r}: expected a name or an address; the port goes to --port", ctx, param
+        )
+    return text
+
+
+def bus_options(port: int) -> Callable[[F], F]:
+    """Decorator of a command that takes the server of an RSB bus: ``host`` and ``port``."""
+
+    def decorate(function: F) -> F:
+        text = "Name or address of the bus server."
+        host = _of_server("MARINER_RSB", "host", text, default="127.0.0.1")
+        its_port = _of_server("MARINER_RSB", "port", "Its TCP port.", type=_PORT, default=port)
+        return click.option("--host", **host)(click.option("--port", **its_port)(function))
+
+    return decorate
+
+
+def store_option(*names: str) -> Callable[[F], F]:
+    """Decorator of a command that takes ``--conf`` or the store's directory.
+
+    ``names`` are metavars of its paths in order; ``STORE`` is left out with ``--conf``. The
+    function gets ``conf`` and ``paths``, for :func:`resolve`.
+    """
+    metavar = " ".join(f"[{name}]" if name == "STORE" else name for name in names)
+
+    def decorate(function: F) -> F:
+        paths = click.argument("paths", nargs=-1, type=DIRECTORY, metavar=metavar)
+        text = "Use the store that this gateway configuration names."
+        return paths(conf_option(text, "conf", is_required=False)(function))
+
+    return decorate
+
+
+# --- servers --------------------------------------------------------------------------------
 
 
 class TargetClient(Protocol):
@@ -89,24 +197,14 @@ class Target(abc.ABC):
         """
 
     def ssl_context(self) -> ssl.SSLContext | None:
-        """Context for TLS from the options; None: plain TCP.
-
-        Raises:
-            ConfigurationError: as :meth:`connect`.
-        """
+        """Context for TLS from the options; None: plain TCP. Raises ConfigurationError."""
         if self.tls or self.tls_ca or self.cert or self.key:
             return tls.client_context(self.tls_ca, self.cert, self.key)
         return None
 
 
 class TargetWire(NamedTuple):
-    """A kind of server.
-
-    Attributes:
-        server: its class; created with the values of the options.
-        options: options of a server of this kind, see :func:`server_options`.
-        notes: epilogs of the help texts, by name of the command.
-    """
+    """A kind of server: its class, its options, epilogs of help texts by name of the command."""
 
     server: Callable[..., Target]
     options: Sequence[click.Option]
@@ -114,12 +212,7 @@ class TargetWire(NamedTuple):
 
 
 def command_of(wire: TargetWire, command: click.Command) -> click.Command:
-    """Derive a command for servers of one kind, with their options.
-
-    Args:
-        wire: the kind.
-        command: the command for any server, called with ``server``; not changed.
-    """
+    """Derive a command for servers of one kind, with their options, from one for any server."""
     callback = command.callback
     assert callback is not None
 
@@ -174,50 +267,67 @@ def choose_token(token: str | None, file: Path | None) -> str | None:
         raise CommandError(str(e), EXIT_USAGE) from e
 
 
-def _check_host(ctx: click.Context, param: click.Parameter, text: str) -> str:
-    """A host without a port; an IPv6 address has more than one colon."""
-    if text.count(":") == 1 or "]:" in text:
-        raise click.BadParameter(
-            f"{text!r}: expected a name or an address; the port goes to --port", ctx, param
-        )
-    return text
+# --- a running gateway ----------------------------------------------------------------------
 
 
-def server_options(prefix: str, port: int) -> list[click.Option]:
-    """Options for the fields of :class:`Target`, and ``--token-file``.
+def find_gateway(conf: Path, advice: str = "") -> tuple[Path, Addressee]:
+    """The socket of the gateway that a file configures, and what a request to it says it means.
 
-    Args:
-        prefix: prefix of their environment variables, as ``MARINER``.
-        port: default port of such servers.
+    Raises:
+        ConfigurationError: the file cannot be read.
+        CommandError: it has neither a store nor ``control``; the text ends with ``advice``.
     """
-    file = click.Path(path_type=Path, dir_okay=False)
+    from mariner.gateway import config_file  # noqa: PLC0415  # slow to import
 
-    def option(name: str, text: str, **attributes: Any) -> click.Option:
-        variable = f"{prefix}_{name.upper().replace('-', '_')}"
-        shown = {"show_envvar": True, "show_default": "default" in attributes}
-        return click.Option([f"--{name}"], envvar=variable, help=text, **shown, **attributes)
+    socket = config_file.control_socket(conf)
+    if socket is None:
+        text = f"{conf}: control: missing, and there is no store that would have a socket{advice}"
+        raise CommandError(text, EXIT_USAGE)
+    return socket, Addressee(configuration=Identity.of(conf))
 
-    return [
-        option("host", "Name or address of the server.", default="127.0.0.1", callback=_check_host),
-        option("port", "Its TCP port.", type=click.IntRange(1, 65535), default=port),
-        option("name", "Name of this client, as the server knows it.", required=True),
-        option(
-            "token",
-            "Token of this client. Other users of this machine can see the command line:"
-            " prefer the environment variable or --token-file.",
-        ),
-        option("token-file", "File with the token in one line.", type=file),
-        option(
-            "tls",
-            "Use TLS, with the authorities that this system trusts. Implied by any of the"
-            " following.",
-            is_flag=True,
-        ),
-        option("tls-ca", "Use TLS, and trust only this authority (PEM file).", type=file),
-        option(
-            "cert",
-            "Certificate of this client (PEM file), if the server asks for one.",
-            type=file,
-        ),
-        option("key", "Its private key (PEM file).", type=file),
-    ]
+
+# --- stores ---------------------------------------------------------------------------------
+
+
+def resolve(names: tuple[str, ...], conf: Path | None, paths: tuple[Path, ...]) -> tuple[Path, ...]:
+    """The paths of a command, including the store's directory.
+
+    Raises UsageError for too few or too many, CommandError if the configuration names no store.
+    """
+    expected = [name for name in names if conf is None or name != "STORE"]
+    if len(paths) != len(expected):
+        text = f"expected {' '.join(expected)}" + (" besides --conf" if conf else "")
+        raise click.UsageError(text + ("" if conf else ", or --conf in place of STORE") + ".")
+    if conf is None:
+        return paths
+    found = iter(paths)
+    return tuple(_store_of(conf) if name == "STORE" else next(found) for name in names)
+
+
+def _store_of(conf: Path) -> Path:
+    from mariner.gateway import config, config_file  # noqa: PLC0415  # slow to import
+
+    with errors():
+        core = config_file.load(conf).event_core
+    backend = None if core is None else core.backend
+    if not isinstance(backend, config.RocksDbConfig):
+        raise CommandError(f"{conf}: event_core.backend: has no store on disk", EXIT_USAGE)
+    return backend.path
+
+
+ACCEPT_LOSS: Final = "restore a backup, or start without them: mariner serve --accept-loss"
+"""Advice for a store that lost acknowledged events."""
+
+
+@contextlib.contextmanager
+def store_errors() -> Iterator[None]:
+    """Convert errors of a store to an exit code and a line; new files are private."""
+    from eventer_bridge.backends.rocksdb import directories  # noqa: PLC0415  # slow to import
+
+    try:
+        with directories.private_files():
+            yield
+    except StoreLossError as e:
+        raise CommandError(f"{e}: {ACCEPT_LOSS}", EXIT_FAILED) from e
+    except EventerBridgeError as e:
+        raise CommandError(str(e), EXIT_FAILED) from e

@@ -6,28 +6,15 @@ without segments, is a JSON array: ``["a/b", "c"]``. For moments, see ``eventer_
 
 import re
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import click
 import msgspec
+from typing_extensions import override
 
-from eventer_bridge import moments
+from eventer_bridge import model, moments
 from eventer_bridge.errors import InvalidEventError
-from eventer_bridge.model import (
-    INT64_MAX,
-    INT64_MIN,
-    BinaryPayload,
-    EventId,
-    EventType,
-    JsonPayload,
-    Payload,
-    RegisterEvent,
-    Timestamp,
-    check_registrable,
-)
 from eventer_bridge.subscription import Subscription
-
-T = TypeVar("T")
 
 _NULL: Final = msgspec.Raw(b"null")
 _EVENT_ID: Final = re.compile(r"(-?[0-9]{1,19})/(-?[0-9]{1,19})/(-?[0-9]{1,19})")
@@ -38,7 +25,7 @@ class _RegisterLine(msgspec.Struct, forbid_unknown_fields=True):
 
     type: tuple[str, ...] | str
     payload: msgspec.Raw = _NULL
-    source_timestamp: Timestamp | str | float | None = None
+    source_timestamp: model.Timestamp | str | float | None = None
     # printed by `query` and `subscribe`; ignored
     id: msgspec.Raw = _NULL
     timestamp: msgspec.Raw = _NULL
@@ -50,19 +37,15 @@ class _PayloadProbe(msgspec.Struct):
 
 _decode_line: Final = msgspec.json.Decoder(_RegisterLine).decode
 _decode_probe: Final = msgspec.json.Decoder(_PayloadProbe).decode
-_decode_payload: Final[Callable[[bytes], Payload]] = msgspec.json.Decoder(
-    JsonPayload | BinaryPayload
+_decode_payload: Final[Callable[[bytes], model.Payload]] = msgspec.json.Decoder(
+    model.JsonPayload | model.BinaryPayload
 ).decode
 _decode_raw: Final = msgspec.json.Decoder(msgspec.Raw).decode
 _decode_type: Final = msgspec.json.Decoder(tuple[str, ...]).decode
 
 
-def parse_event_type(text: str) -> EventType:
-    """An event type, with or without wildcards.
-
-    Raises:
-        InvalidEventError: the text is empty, or begins with ``[`` and is no JSON array of strings.
-    """
+def parse_event_type(text: str) -> model.EventType:
+    """An event type, with or without wildcards; raises InvalidEventError."""
     if text.startswith("["):
         try:
             return _decode_type(text)
@@ -73,7 +56,7 @@ def parse_event_type(text: str) -> EventType:
     return tuple(text.split("/"))
 
 
-def format_event_type(event_type: EventType) -> str:
+def format_event_type(event_type: model.EventType) -> str:
     """The opposite of :func:`parse_event_type`."""
     text = "/".join(event_type)
     if not text or text.startswith("[") or any("/" in segment for segment in event_type):
@@ -81,16 +64,12 @@ def format_event_type(event_type: EventType) -> str:
     return text
 
 
-def parse_timestamp(value: str | float) -> Timestamp:
-    """A moment as text (``moments``), or seconds since 1970-01-01 as number.
-
-    Raises:
-        InvalidEventError: it is invalid, or out of range.
-    """
+def parse_timestamp(value: str | float) -> model.Timestamp:
+    """A moment as text (``moments``), or seconds since 1970-01-01; raises InvalidEventError."""
     if isinstance(value, str):
         return moments.parse(value)
     try:
-        return Timestamp.from_float(value)
+        return model.Timestamp.from_float(value)
     except InvalidEventError:
         raise
     except (ValueError, OverflowError) as e:
@@ -107,16 +86,15 @@ def counted(number: int, one: str) -> str:
     return f"{number} {plural(number, one)}"
 
 
-def format_timestamp(timestamp: Timestamp) -> str:
+def format_timestamp(timestamp: model.Timestamp) -> str:
     """As :meth:`Timestamp.to_iso`."""
     return timestamp.to_iso()
 
 
-def parse_register_event(line: str | bytes) -> RegisterEvent:
+def parse_register_event(line: str | bytes) -> model.RegisterEvent:
     """An event to register from its JSON object (see ``mariner register --help``).
 
-    Raises:
-        InvalidEventError: it is invalid; the text says why.
+    Raises InvalidEventError, with the reason.
     """
     try:
         text = line if isinstance(line, str) else line.decode("utf-8")
@@ -132,95 +110,74 @@ def parse_register_event(line: str | bytes) -> RegisterEvent:
     event_type = fields.type
     if isinstance(event_type, str):
         event_type = parse_event_type(event_type)
-    check_registrable(event_type)
+    model.check_registrable(event_type)
     source_timestamp = fields.source_timestamp
     if isinstance(source_timestamp, str | float):
         try:
             source_timestamp = parse_timestamp(source_timestamp)
         except InvalidEventError as e:
             raise InvalidEventError(f"source_timestamp: {e}") from e
-    return RegisterEvent(event_type, source_timestamp, payload)
+    return model.RegisterEvent(event_type, source_timestamp, payload)
 
 
-def _parse_payload(raw: msgspec.Raw) -> Payload | None:
+def _parse_payload(raw: msgspec.Raw) -> model.Payload | None:
     data = bytes(raw)
     if data == b"null":
         return None
     if data.startswith(b"{") and _decode_probe(data).payload_type is not msgspec.UNSET:
         return _decode_payload(data)
-    return JsonPayload(msgspec.Raw(data))
+    return model.JsonPayload(msgspec.Raw(data))
 
 
-def parse_payload(text: str) -> Payload:
-    """A payload, as in an event to register; ``null`` is the JSON value.
-
-    Raises:
-        InvalidEventError: it is invalid; the text says why.
-    """
+def parse_payload(text: str) -> model.Payload:
+    """A payload as in an event to register, but ``null`` is JSON; raises InvalidEventError."""
     try:
         payload = _parse_payload(_decode_raw(text))
     except (msgspec.DecodeError, UnicodeError, RecursionError) as e:
         raise InvalidEventError(f"expected JSON: {e}") from e
-    return JsonPayload(_NULL) if payload is None else payload
+    return model.JsonPayload(_NULL) if payload is None else payload
 
 
-def parse_event_id(text: str) -> EventId:
-    """An event id: ``server/session/instance``.
-
-    Raises:
-        InvalidEventError: it is not three integers of 64 bits.
-    """
+def parse_event_id(text: str) -> model.EventId:
+    """An event id: ``server/session/instance``; raises InvalidEventError."""
     match = _EVENT_ID.fullmatch(text)
     numbers = [int(i) for i in match.groups()] if match else []
-    if not numbers or not all(INT64_MIN <= i <= INT64_MAX for i in numbers):
+    if not numbers or not all(model.INT64_MIN <= i <= model.INT64_MAX for i in numbers):
         raise InvalidEventError(f"{text!r}: expected SERVER/SESSION/INSTANCE, as 1/42/1")
-    return EventId(*numbers)
+    return model.EventId(*numbers)
 
 
-def event_types_option(
-    ctx: click.Context, param: click.Parameter, texts: tuple[str, ...]
-) -> tuple[EventType, ...] | None:
-    """Callback of a repeatable option for event types; None: it was not given.
-
-    Raises:
-        click.BadParameter: one of them is invalid.
-    """
-    try:
-        event_types = tuple(parse_event_type(text) for text in texts)
-        Subscription(event_types)  # checks that '*' is last
-        return event_types or None
-    except InvalidEventError as e:
-        raise click.BadParameter(str(e), ctx, param) from e
+def format_event_id(event_id: model.EventId) -> str:
+    """The opposite of :func:`parse_event_id`."""
+    return f"{event_id.server}/{event_id.session}/{event_id.instance}"
 
 
-def value_option(parse: Callable[[str], T]) -> Callable[..., T | None]:
-    """Callback of an option with a parser; None: it was not given."""
+class Parsed(click.ParamType):  # type: ignore[type-arg]  # of newer versions
+    """The type of an option or argument that a function parses; it raises InvalidEventError."""
 
-    def callback(ctx: click.Context, param: click.Parameter, text: str | None) -> T | None:
+    def __init__(self, parse: Callable[[str], object]) -> None:
+        self.name = "text"
+        self._parse = parse
+
+    @override
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> object:
         try:
-            return None if text is None else parse(text)
+            return self._parse(value)
         except InvalidEventError as e:
-            raise click.BadParameter(str(e), ctx, param) from e
-
-    return callback
+            self.fail(str(e), param, ctx)
 
 
-def values_option(parse: Callable[[str], T]) -> Callable[..., tuple[T, ...] | None]:
-    """As :func:`value_option`, for a repeatable option."""
-    read = value_option(parse)
-
-    def callback(
-        ctx: click.Context, param: click.Parameter, texts: tuple[str, ...]
-    ) -> tuple[T, ...] | None:
-        values = tuple(value for text in texts if (value := read(ctx, param, text)) is not None)
-        return values or None
-
-    return callback
+def _pattern(text: str) -> model.EventType:
+    pattern = parse_event_type(text)
+    Subscription([pattern])  # checks that '*' is last
+    return pattern
 
 
-EVENT_IDS: Final[dict[str, Any]] = {
-    "metavar": "SERVER/SESSION/INSTANCE",
-    "multiple": True,
-    "callback": values_option(parse_event_id),
-}
-"""A repeatable option for event ids."""
+PATTERN: Final = Parsed(_pattern)
+EVENT_ID: Final = Parsed(parse_event_id)
+EVENT_ID_METAVAR: Final = "SERVER/SESSION/INSTANCE"
+
+TIME: Final[dict[str, Any]] = {"metavar": "TIME", "type": Parsed(moments.parse)}
+LAST_TIME: Final[dict[str, Any]] = {"metavar": "TIME", "type": Parsed(moments.parse_last)}

@@ -19,13 +19,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from eventer_bridge.model import Timestamp
+from mariner import limits
 from mariner.errors import BufferFullError, BufferUnusableError
-
-ROW_BYTES: Final = 128
-"""What a registration takes besides its events: its key, times, and their place in the file."""
-
-LOCK_TIMEOUT_S: Final = 30.0
-"""How long to wait for another process that writes to the same buffer."""
 
 _APPLICATION_ID: Final = 0x4D424646  # "MBFF"
 _VERSION: Final = 1
@@ -56,13 +51,9 @@ class WhenFull(enum.StrEnum):
 
 
 class BufferedRegistration(NamedTuple):
-    """A registration that waits to be forwarded.
+    """A registration that waits to be forwarded; ``events`` are a JSON array of ``register_event``.
 
-    Attributes:
-        id: its place in the order, from 1; 0: it has none yet.
-        key: its request key.
-        events: its events as JSON (an array of ``register_event``).
-        queued_us: when it was added, microseconds since 1970-01-01.
+    ``id`` is its place in the order, from 1; 0: it has none yet.
     """
 
     id: int
@@ -73,17 +64,11 @@ class BufferedRegistration(NamedTuple):
     @property
     def size_bytes(self) -> int:
         """What it takes of the buffer."""
-        return len(self.events) + ROW_BYTES
+        return len(self.events) + limits.BUFFER_ROW_BYTES
 
 
 class BufferChange(NamedTuple):
-    """What is written in one transaction.
-
-    Attributes:
-        added: registrations.
-        forwarded: ids of registrations that a server has stored.
-        refused: ids of those that a server refused for good, with the reasons.
-    """
+    """One transaction: ``forwarded`` and ``refused`` (for good, with the reasons) are ids."""
 
     added: Sequence[BufferedRegistration]
     forwarded: Sequence[int]
@@ -93,14 +78,8 @@ class BufferChange(NamedTuple):
 class BufferStatus(msgspec.Struct, frozen=True):
     """What is in a buffer, and what was.
 
-    Attributes:
-        waiting: registrations that wait to be forwarded.
-        oldest: when the first of them was added.
-        refused: registrations that a server refused for good, and that are kept aside.
-        last_reason: why the last of them was.
-        bytes: what both take.
-        forwarded: registrations that a server has stored, ever.
-        dropped: registrations that had to make room, ever.
+    ``bytes`` are those of waiting and refused registrations; ``forwarded`` and ``dropped`` (those
+    that had to make room) are counts since it was made. ``oldest``: when the first was added.
     """
 
     waiting: int
@@ -113,12 +92,7 @@ class BufferStatus(msgspec.Struct, frozen=True):
 
 
 class BufferFile:
-    """See the module.
-
-    Args:
-        directory: of the buffer; made if there is none.
-        max_bytes: of the registrations in it; the files take somewhat more.
-        when_full: what becomes of one that has no room.
+    """See the module; arguments are those of ``RegistrationBuffer.open``.
 
     Raises:
         BufferUnusableError: it is damaged, of another version, or cannot be read or written.
@@ -135,7 +109,9 @@ class BufferFile:
             raise BufferUnusableError(f"{directory}: {e.strerror}") from e
         with self._errors():
             self._db = sqlite3.connect(
-                directory / "buffer.sqlite", timeout=LOCK_TIMEOUT_S, isolation_level=None
+                directory / "buffer.sqlite",
+                timeout=limits.BUFFER_LOCK_TIMEOUT_S,
+                isolation_level=None,
             )
             try:
                 with _locked(directory):  # of several processes, one makes it
@@ -151,11 +127,7 @@ class BufferFile:
             os.close(self._lock)
 
     def lock(self) -> None:
-        """Become the one that forwards, until it is closed.
-
-        Raises:
-            BufferUnusableError: another process does, or this one already.
-        """
+        """Become the one that forwards, until it is closed; raises BufferUnusableError."""
         try:
             self._lock = os.open(self.directory / "lock", os.O_RDWR | os.O_CREAT, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -167,10 +139,7 @@ class BufferFile:
             raise BufferUnusableError(f"{self.directory}: {e.strerror}") from e
 
     def apply(self, change: BufferChange) -> list[BufferFullError | None]:
-        """Write a change, all of it or nothing.
-
-        Returns:
-            Of each added registration, why it is not there.
+        """Write a change, all of it or nothing; returns why each added registration is not there.
 
         Raises:
             BufferUnusableError: nothing is written, or (if a sync failed) nobody knows.
@@ -183,16 +152,7 @@ class BufferFile:
             return [self._add(i) for i in change.added]
 
     def read(self, after_id: int, max_rows: int, max_bytes: int) -> list[BufferedRegistration]:
-        """The next registrations that wait, in their order.
-
-        Args:
-            after_id: begin behind this one.
-            max_rows: at most so many.
-            max_bytes: no more once they take so much.
-
-        Raises:
-            BufferUnusableError: it cannot be read.
-        """
+        """The next registrations behind an id, in their order, up to some rows and bytes."""
         found: list[BufferedRegistration] = []
         size_bytes = 0
         with self._errors(), contextlib.closing(self._db.cursor()) as cursor:
@@ -208,11 +168,7 @@ class BufferFile:
         return found
 
     def status(self) -> BufferStatus:
-        """What is in it, of one moment.
-
-        Raises:
-            BufferUnusableError: it cannot be read.
-        """
+        """What is in it, of one moment."""
         with self._errors():
             waiting, refused, n_bytes, forwarded, dropped, queued_us, reason = self._row(
                 "SELECT *, (SELECT queued_us FROM waiting ORDER BY id LIMIT 1),"
@@ -229,11 +185,7 @@ class BufferFile:
         )
 
     def retry_refused(self) -> int:
-        """Add what was refused for good again, behind everything else; how many.
-
-        Raises:
-            BufferUnusableError: nothing is done.
-        """
+        """Add what was refused for good again, behind everything else; returns how many."""
         with self._transaction():
             self._db.execute(
                 "INSERT INTO waiting SELECT NULL, key, events, queued_us FROM refused ORDER BY id"
@@ -243,15 +195,11 @@ class BufferFile:
             return count
 
     def drop_refused(self) -> int:
-        """Drop what was refused for good; how many.
-
-        Raises:
-            BufferUnusableError: nothing is done.
-        """
+        """Drop what was refused for good; returns how many."""
         with self._transaction():
             [n_bytes] = self._row("SELECT coalesce(sum(length(events)), 0) FROM refused")
             n_dropped = self._db.execute("DELETE FROM refused").rowcount
-            freed_bytes = n_bytes + n_dropped * ROW_BYTES
+            freed_bytes = n_bytes + n_dropped * limits.BUFFER_ROW_BYTES
             self._count(refused=-n_dropped, bytes=-freed_bytes, dropped=n_dropped)
             return n_dropped
 
@@ -280,7 +228,7 @@ class BufferFile:
             with contextlib.closing(self._db.execute(select)) as rows:
                 for row_id, n_bytes in rows:
                     last_id = row_id
-                    freed_bytes += n_bytes + ROW_BYTES
+                    freed_bytes += n_bytes + limits.BUFFER_ROW_BYTES
                     n_dropped += 1
                     if freed_bytes >= needed_bytes:
                         break
@@ -296,7 +244,7 @@ class BufferFile:
             self._count(forwarded=1, dropped=-1)
             return
         self._db.execute("DELETE FROM waiting WHERE id = ?", (row_id,))
-        self._count(waiting=-1, bytes=-n_bytes - ROW_BYTES, forwarded=1)
+        self._count(waiting=-1, bytes=-n_bytes - limits.BUFFER_ROW_BYTES, forwarded=1)
 
     def _refused(self, row_id: int, reason: str) -> None:
         now = Timestamp.now()

@@ -30,42 +30,11 @@ from eventer_bridge import limits as core_limits
 from eventer_bridge.errors import InvalidEventError
 from eventer_bridge.model import Event, RegisterEvent, Timestamp, check_registrable
 from eventer_bridge.net import limits as net_limits
-from mariner.client.buffer_file import (
-    BufferChange,
-    BufferedRegistration,
-    BufferFile,
-    BufferStatus,
-    WhenFull,
-)
-from mariner.client.key_maker import KeyMaker
-from mariner.client.reconnecting import Connect, ReconnectingClient
-from mariner.errors import (
-    BufferUnusableError,
-    ClosedError,
-    LocalProtocolError,
-    RegisterError,
-)
+from mariner import errors, limits
+from mariner.client import buffer_file
+from mariner.client.reconnecting import Connect, KeyMaker, ReconnectingClient
 
 mlog = logging.getLogger(__name__)
-
-DEFAULT_BYTES: Final = 1 << 30
-"""Size of a buffer: five million small events, half a day without a network at 100 events/s."""
-
-MAX_GATHERED_BYTES: Final = 16 << 20
-"""What may wait for one sync; whoever registers more waits."""
-
-MAX_UNDER_WAY: Final = 512
-MAX_UNDER_WAY_BYTES: Final = 8 << 20
-"""What is in memory on its way to a server: more than a server commits at once."""
-
-POLL_S: Final = 0.2
-"""How long what another process queued may wait to be seen."""
-
-RETRY_S: Final = 1.0
-"""After the disk failed, before what was forwarded is taken out again."""
-
-_HEAD_BYTES: Final = 1_024
-"""Of a request besides its events."""
 
 T = TypeVar("T")
 
@@ -79,11 +48,11 @@ class RegistrationBuffer(aio.Resource):
     Made by :meth:`open`.
     """
 
-    def __init__(self, file: BufferFile, executor: ThreadPoolExecutor) -> None:
+    def __init__(self, file: buffer_file.BufferFile, executor: ThreadPoolExecutor) -> None:
         self._file = file
         self._executor = executor
         self._make_key = KeyMaker()
-        self._added: list[tuple[BufferedRegistration, asyncio.Future[None]]] = []
+        self._added: list[tuple[buffer_file.BufferedRegistration, asyncio.Future[None]]] = []
         self._added_bytes = 0
         self._forwarded: list[int] = []
         self._refused: list[tuple[int, str]] = []
@@ -97,8 +66,8 @@ class RegistrationBuffer(aio.Resource):
         cls,
         directory: Path,
         *,
-        max_bytes: int = DEFAULT_BYTES,
-        when_full: WhenFull = WhenFull.REFUSE,
+        max_bytes: int = limits.BUFFER_BYTES,
+        when_full: buffer_file.WhenFull = buffer_file.WhenFull.REFUSE,
         is_locked: bool = False,
     ) -> Self:
         """Open a buffer.
@@ -114,8 +83,8 @@ class RegistrationBuffer(aio.Resource):
         """
         executor = ThreadPoolExecutor(1, "buffer")
 
-        def ext_open() -> BufferFile:
-            file = BufferFile(directory, max_bytes, when_full)
+        def ext_open() -> buffer_file.BufferFile:
+            file = buffer_file.BufferFile(directory, max_bytes, when_full)
             try:
                 if is_locked:
                     file.lock()
@@ -139,23 +108,21 @@ class RegistrationBuffer(aio.Resource):
     async def add(self, events: Sequence[RegisterEvent], request_key: str | None = None) -> None:
         """Add a registration; see :meth:`BufferedClient.register`."""
         row = _row(events, request_key or self._make_key())
-        while self._added_bytes >= MAX_GATHERED_BYTES and self.is_open:
+        while self._added_bytes >= limits.MAX_BUFFER_GATHERED_BYTES and self.is_open:
             await self.wait_written()
         if not self.is_open:
-            raise ClosedError(f"{self._file.directory}: the buffer is closed")
+            raise errors.ClosedError(f"{self._file.directory}: the buffer is closed")
         added: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._added.append((row, added))
         self._added_bytes += row.size_bytes
         self._wanted.set()
         await added
 
-    async def read(self, after_id: int) -> list[BufferedRegistration]:
-        """Some of what waits to be forwarded, in its order, behind this id.
-
-        Raises:
-            BufferUnusableError: it cannot be read.
-        """
-        return await self._call(self._file.read, after_id, MAX_UNDER_WAY, MAX_UNDER_WAY_BYTES)
+    async def read(self, after_id: int) -> list[buffer_file.BufferedRegistration]:
+        """Some of what waits to be forwarded, in its order, behind this id."""
+        return await self._call(
+            self._file.read, after_id, limits.MAX_UNDER_WAY, limits.MAX_UNDER_WAY_BYTES
+        )
 
     def forwarded(self, row_id: int) -> None:
         """Take out what a server has stored, soon."""
@@ -167,12 +134,8 @@ class RegistrationBuffer(aio.Resource):
         self._refused.append((row_id, reason))
         self._wanted.set()
 
-    async def status(self) -> BufferStatus:
-        """What is in it.
-
-        Raises:
-            BufferUnusableError: it cannot be read.
-        """
+    async def status(self) -> buffer_file.BufferStatus:
+        """What is in it; raises BufferUnusableError."""
         return await self._call(self._file.status)
 
     async def retry_refused(self) -> int:
@@ -194,7 +157,7 @@ class RegistrationBuffer(aio.Resource):
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(self._executor, function, *args)
         except RuntimeError as e:  # it does nothing any more
-            raise ClosedError(f"{self._file.directory}: the buffer is closed") from e
+            raise errors.ClosedError(f"{self._file.directory}: the buffer is closed") from e
 
     async def _run(self) -> None:
         try:
@@ -218,7 +181,7 @@ class RegistrationBuffer(aio.Resource):
         refused, self._refused = self._refused, []
         if not (added or forwarded or refused):
             return
-        change = BufferChange([row for row, _ in added], forwarded, refused)
+        change = buffer_file.BufferChange([row for row, _ in added], forwarded, refused)
         outcomes: Sequence[Exception | None]
         try:
             outcomes = await self._call(self._file.apply, change)
@@ -227,7 +190,7 @@ class RegistrationBuffer(aio.Resource):
             if forwarded or refused:  # they are still there
                 self._forwarded[:0], self._refused[:0] = forwarded, refused
                 mlog.error("buffer cannot be written", extra={"reason": str(e)})
-                asyncio.get_running_loop().call_later(RETRY_S, self._wanted.set)
+                asyncio.get_running_loop().call_later(limits.BUFFER_RETRY_S, self._wanted.set)
         for (_, future), error in zip(added, outcomes, strict=True):
             if future.done():
                 continue
@@ -264,8 +227,8 @@ class BufferedClient(aio.Resource):
         directory: Path,
         servers: Sequence[Connect],
         *,
-        max_bytes: int = DEFAULT_BYTES,
-        when_full: WhenFull = WhenFull.REFUSE,
+        max_bytes: int = limits.BUFFER_BYTES,
+        when_full: buffer_file.WhenFull = buffer_file.WhenFull.REFUSE,
     ) -> Self:
         """Open a buffer, and begin to forward what is in it.
 
@@ -276,8 +239,7 @@ class BufferedClient(aio.Resource):
             when_full: what becomes of a registration that has no room.
 
         Raises:
-            BufferUnusableError: the buffer is damaged, another process forwards it, or it cannot
-                be written.
+            BufferUnusableError: it is damaged, forwarded by another process, or cannot be written.
         """
         buffer = await RegistrationBuffer.open(
             directory, max_bytes=max_bytes, when_full=when_full, is_locked=True
@@ -316,12 +278,8 @@ class BufferedClient(aio.Resource):
         """
         await self._buffer.add(events, request_key)
 
-    async def status(self) -> BufferStatus:
-        """What is in the buffer.
-
-        Raises:
-            BufferUnusableError: it cannot be read.
-        """
+    async def status(self) -> buffer_file.BufferStatus:
+        """What is in the buffer; raises BufferUnusableError."""
         return await self._buffer.status()
 
     async def drain(self) -> None:
@@ -331,12 +289,12 @@ class BufferedClient(aio.Resource):
             BufferUnusableError, ClosedError: it ended before.
         """
         while (await self.status()).waiting:
-            await self._buffer.wait_written(POLL_S)
+            await self._buffer.wait_written(limits.BUFFER_POLL_S)
 
     async def _run(self) -> None:
         try:
             await self._forward()
-        except (BufferUnusableError, ClosedError) as e:
+        except (errors.BufferUnusableError, errors.ClosedError) as e:
             self._close_reason = str(e)
             mlog.error("buffer cannot be read", extra={"reason": str(e)})
         finally:
@@ -350,17 +308,17 @@ class BufferedClient(aio.Resource):
             rows = await self._buffer.read(last_id)
             for row in rows:
                 while self._under_way and (
-                    len(self._under_way) >= MAX_UNDER_WAY
-                    or self._under_way_bytes + row.size_bytes > MAX_UNDER_WAY_BYTES
+                    len(self._under_way) >= limits.MAX_UNDER_WAY
+                    or self._under_way_bytes + row.size_bytes > limits.MAX_UNDER_WAY_BYTES
                 ):
                     self._ended.clear()
                     await self._ended.wait()
                 self._send(row)
                 last_id = row.id
             if not rows:
-                await self._buffer.wait_written(POLL_S)
+                await self._buffer.wait_written(limits.BUFFER_POLL_S)
 
-    def _send(self, row: BufferedRegistration) -> None:
+    def _send(self, row: buffer_file.BufferedRegistration) -> None:
         try:
             events = _decode(row.events)
         except (msgspec.DecodeError, UnicodeError) as e:
@@ -372,29 +330,29 @@ class BufferedClient(aio.Resource):
         outcome.add_done_callback(functools.partial(self._on_outcome, row))
 
     def _on_outcome(
-        self, row: BufferedRegistration, outcome: asyncio.Future[Sequence[Event]]
+        self, row: buffer_file.BufferedRegistration, outcome: asyncio.Future[Sequence[Event]]
     ) -> None:
         self._under_way_bytes -= self._under_way.pop(row.id)
         self._ended.set()
         error = outcome.exception()
         if error is None:
             self._buffer.forwarded(row.id)
-        elif isinstance(error, RegisterError | LocalProtocolError):
+        elif isinstance(error, errors.RegisterError | errors.LocalProtocolError):
             self._on_refused(row, str(error))
         # else it is closed, and they are forwarded the next time
 
-    def _on_refused(self, row: BufferedRegistration, reason: str) -> None:
+    def _on_refused(self, row: buffer_file.BufferedRegistration, reason: str) -> None:
         level = logging.DEBUG if reason == self._last_reason else logging.WARNING
         self._last_reason = reason
         mlog.log(level, "registration refused and put aside", extra={"reason": reason})
         self._buffer.refused(row.id, reason)
 
 
-def _row(events: Sequence[RegisterEvent], key: str) -> BufferedRegistration:
+def _row(events: Sequence[RegisterEvent], key: str) -> buffer_file.BufferedRegistration:
     """A registration to be added; see :meth:`BufferedClient.register`."""
     now = Timestamp.now()
     if len(events) > core_limits.MAX_SESSION_EVENTS:
-        raise LocalProtocolError(
+        raise errors.LocalProtocolError(
             f"{len(events)} events in one registration, at most"
             f" {core_limits.MAX_SESSION_EVENTS} are allowed"
         )
@@ -405,7 +363,7 @@ def _row(events: Sequence[RegisterEvent], key: str) -> BufferedRegistration:
         for i in events
     ]
     if len(key) > core_limits.MAX_REQUEST_KEY_CHARACTERS:
-        raise LocalProtocolError(
+        raise errors.LocalProtocolError(
             f"a request key of {len(key)} characters, at most"
             f" {core_limits.MAX_REQUEST_KEY_CHARACTERS} are allowed"
         )
@@ -414,12 +372,12 @@ def _row(events: Sequence[RegisterEvent], key: str) -> BufferedRegistration:
         key.encode()
         _decode(encoded)  # as it will be when it is forwarded
     except UnicodeEncodeError as e:
-        raise LocalProtocolError(f"a text has no UTF-8 form: {e}") from e
+        raise errors.LocalProtocolError(f"a text has no UTF-8 form: {e}") from e
     except msgspec.DecodeError as e:
         raise InvalidEventError(str(e)) from e
-    if len(encoded) > net_limits.MAX_FRAME_BYTES - _HEAD_BYTES:
-        raise LocalProtocolError(
+    if len(encoded) > net_limits.MAX_FRAME_BYTES - limits.REQUEST_HEAD_BYTES:
+        raise errors.LocalProtocolError(
             f"a registration of {len(encoded)} bytes, at most"
-            f" {net_limits.MAX_FRAME_BYTES - _HEAD_BYTES} are allowed"
+            f" {net_limits.MAX_FRAME_BYTES - limits.REQUEST_HEAD_BYTES} are allowed"
         )
-    return BufferedRegistration(0, key, encoded, now.s * 1_000_000 + now.us)
+    return buffer_file.BufferedRegistration(0, key, encoded, now.s * 1_000_000 + now.us)

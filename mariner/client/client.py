@@ -1,12 +1,12 @@
 """The client: requests, notifications, status, keep-alive.
 
-Any number of requests may be in progress (``requests``). Nothing grows without bound: a request
-waits while the transport's write buffer is above its high-water mark, and the client stops reading
-from the socket while the queue of notifications is full.
+Any number of requests may be in progress (``connection.Requests``). Nothing grows without bound: a
+request waits while the transport's write buffer is above its high-water mark, and the client stops
+reading from the socket while the queue of notifications is full.
 
 Responses come through the same socket, so they wait, too. A user that awaits a request without
 consuming notifications would wait for ever; instead, the connection is closed with that reason
-after a while (``watching``). Consume :meth:`Client.events` in a task of its own.
+after a while (``notifications.StallWatch``). Consume :meth:`Client.events` in a task of its own.
 
 Everything runs on the event loop's thread.
 """
@@ -26,60 +26,17 @@ from typing import Any, Final, Literal
 
 from hat import aio
 
-from eventer_bridge import errors
+from eventer_bridge import limits, model
 from eventer_bridge.core import paging
-from eventer_bridge.model import (
-    Event,
-    EventId,
-    EventType,
-    QueryParams,
-    QueryResult,
-    RegisterEvent,
-    Status,
-)
-from eventer_bridge.net import connecting
+from eventer_bridge.net import connecting as connection_errors
 from eventer_bridge.net.connecting import open_connection
 from eventer_bridge.net.stream import Pause
-from mariner.client import conditions, reasons
-from mariner.client.connection import ServerConnection
-from mariner.client.notifications import Notifications, size_of
+from eventer_bridge.payloads import same_as
+from mariner import errors
+from mariner.client import connection, notifications
+from mariner.client.notifications import Notifications
 from mariner.client.replay import ReplayBatch, ReplayItem, Start, batches
-from mariner.client.requests import Requests
-from mariner.client.watching import StallWatch, keep_alive
-from mariner.errors import (
-    ConnectError,
-    ConnectionLostError,
-    CursorLostError,
-    InitError,
-    LocalProtocolError,
-    OutcomeUnknownError,
-    RegisterError,
-    RemoteProtocolError,
-    UnavailableError,
-    UnsupportedError,
-)
-from mariner.wire.messages import (
-    NEEDS_REQUEST_KEY,
-    UNAVAILABLE,
-    UNKNOWN,
-    ConnectionAttempt,
-    CursorLost,
-    EventsAck,
-    EventsMsg,
-    Gap,
-    InitReq,
-    InitRes,
-    KnownHistory,
-    Message,
-    PingReq,
-    PingRes,
-    QueryReq,
-    QueryRes,
-    RegisterReq,
-    RegisterRes,
-    StatusMsg,
-    UpToDate,
-)
+from mariner.wire import messages
 from mariner.wire.protocol import RefusedRegister
 
 mlog = logging.getLogger(__name__)
@@ -94,7 +51,7 @@ async def connect(
     *,
     client_name: str,
     client_token: str | None = None,
-    subscriptions: Iterable[EventType] = (),
+    subscriptions: Iterable[model.EventType] = (),
     server_id: int | None = None,
     persisted: bool = False,
     start: Start | None = None,
@@ -113,7 +70,7 @@ async def connect(
         host: name or address of the server.
         port: its TCP port.
         client_name: the client's name.
-        client_token: the client's token.
+        client_token: its token.
         subscriptions: event types (``?`` and ``*`` are wildcards) to be notified of.
         server_id: notify only of events of this server; None: of all.
         persisted: notify when events are persisted, not already when they are registered.
@@ -126,7 +83,7 @@ async def connect(
             None: the client is declined then, and not told the server's.
         ssl: TLS with this context (``eventer_bridge.tls.client_context``); None: plain TCP.
         server_hostname: name to check the server's certificate for; None: ``host``.
-        connect_timeout_s: time limit for everything up to the answer to ``init_req``.
+        connect_timeout_s: for everything up to the answer to ``init_req``.
         ping_delay_s: silence before a ping; None: never ping.
         ping_timeout_s: silence after a ping before the connection counts as lost.
 
@@ -139,16 +96,16 @@ async def connect(
         LocalProtocolError: a text is in ``subscriptions``, in place of a tuple of segments.
         UnsupportedError: the server knows no ``start`` or ``cursor``.
     """
-    init_req = InitReq(
+    init_req = messages.InitReq(
         client_name,
         client_token,
-        conditions.checked_event_types("subscriptions", subscriptions),
+        _checked_event_types("subscriptions", subscriptions),
         server_id,
         persisted or start is not None or cursor is not None,
         _start_of(start),
         cursor,
         decline_gap,
-        None if histories is None else tuple(starmap(KnownHistory, histories.items())),
+        None if histories is None else tuple(starmap(messages.KnownHistory, histories.items())),
         None if cursor is None else _next_attempt(),
     )
     client = Client(f"{host}:{port}")
@@ -164,28 +121,39 @@ class Client(aio.Resource):
 
     It closes on request, or when the connection is lost: see ``close_reason``. Requests in
     progress then raise ``ConnectionLostError``, registrations ``OutcomeUnknownError``.
+
+    Attributes:
+        address: host and port of the server, as in error texts.
+        status: the server's last known status: STANDBY or OPERATIONAL.
+        extensions: of 002 that the server has, such as ``request_key``.
+        histories: names of the histories that the server's events are of, by the server that they
+            are of, if ``connect`` was given ``histories``. A server whose store was restored, or
+            made anew, has another one: ids of events are worth nothing without.
+        cursor_resets: how often its cursor was reset; each time its events come again from
+            somewhere else.
+        cursor_lost: why the client has its cursor no more; None: it has it, or never had one.
     """
 
     def __init__(self, address: str) -> None:
-        self._address = address
-        self._connection = ServerConnection(self._on_message, self._on_lost)
+        self.address: Final = address
+        self._connection = connection.ServerConnection(self._on_message, self._on_lost)
         self._is_tls = False
-        self._status = Status.STANDBY
-        self._extensions: frozenset[str] = frozenset()
-        self._histories: Mapping[int, str] = {}
-        self._cursor_resets = 0
+        self.status: model.Status = model.Status.STANDBY
+        self.extensions: frozenset[str] = frozenset()
+        self.histories: Mapping[int, str] = {}
+        self.cursor_resets = 0
         self._status_changed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        self._init_res: asyncio.Future[InitRes] = self._loop.create_future()
+        self._init_res: asyncio.Future[messages.InitRes] = self._loop.create_future()
         self._on_room = functools.partial(self._connection.resume_reading, Pause.USER)
-        self._notifications: Notifications[Sequence[Event]] = Notifications(self._on_room)
+        self._notifications: Notifications[Sequence[model.Event]] = Notifications(self._on_room)
         self._replayed: Notifications[ReplayItem] | None = None
         self._has_cursor = False
-        self._cursor_lost: str | None = None
+        self.cursor_lost: str | None = None
         self._up_to_date: asyncio.Future[None] = self._loop.create_future()
         self._async_group = aio.Group()
-        self._requests = Requests(self._connection, address, self._async_group)
-        self._stalls = StallWatch(self._connection, self._requests.pending)
+        self._requests = connection.Requests(self._connection, address, self._async_group)
+        self._stalls = notifications.StallWatch(self._connection, self._requests.pending)
         self._async_group.spawn(aio.call_on_cancel, self._stop)
 
     @property
@@ -194,56 +162,23 @@ class Client(aio.Resource):
         return self._async_group
 
     @property
-    def address(self) -> str:
-        """Host and port of the server, as in error texts."""
-        return self._address
-
-    @property
-    def status(self) -> Status:
-        """The server's last known status: STANDBY or OPERATIONAL."""
-        return self._status
-
-    @property
-    def extensions(self) -> frozenset[str]:
-        """What the server can do beyond 002, such as ``request_key``."""
-        return self._extensions
-
-    @property
-    def histories(self) -> Mapping[int, str]:
-        """Names of the histories that the server's events are of, by the server that they are of.
-
-        They are known if ``connect`` was given ``histories``. A server whose store was restored, or
-        made anew, has another one: to whoever keeps ids of events, these are worth nothing without.
-        """
-        return self._histories
-
-    @property
-    def cursor_resets(self) -> int:
-        """How often its cursor was reset; each time its events come again from somewhere else."""
-        return self._cursor_resets
-
-    @property
     def close_reason(self) -> str | None:
         """Why the client is closed, in plain words; None while it is open."""
         return self._connection.close_text
 
-    async def wait_status(self, status: Status) -> None:
-        """Wait until the server's status is this one.
-
-        Raises:
-            ConnectionLostError: the client closed before that.
-        """
-        while self._status is not status:
+    async def wait_status(self, status: model.Status) -> None:
+        """Wait until the server's status is this one; raises ConnectionLostError."""
+        while self.status is not status:
             self._requests.check_open()
             await self._status_changed.wait()
 
     async def register(
         self,
-        events: Sequence[RegisterEvent],
+        events: Sequence[model.RegisterEvent],
         request_key: str | None = None,
         *,
         after_key: str | None = None,
-    ) -> Sequence[Event]:
+    ) -> Sequence[model.Event]:
         """Register events, in one session.
 
         Args:
@@ -275,43 +210,45 @@ class Client(aio.Resource):
 
     async def send_registration(
         self,
-        events: Sequence[RegisterEvent],
+        events: Sequence[model.RegisterEvent],
         request_key: str | None = None,
         *,
         after_key: str | None = None,
-    ) -> Coroutine[Any, Any, Sequence[Event]]:
+    ) -> Coroutine[Any, Any, Sequence[model.Event]]:
         """As :meth:`register`, up to the sending; so that several are sent in a known order.
 
-        Returns:
-            What waits for the answer; to be awaited.
-
-        Raises:
-            UnsupportedError, ConnectionLostError, LocalProtocolError: as :meth:`register`; nothing
-                was sent.
+        Returns the wait for the answer. Of the errors of :meth:`register`, those of a request that
+        was not sent are raised here.
         """
         if request_key is not None:
             self._check_supported("request_key")
         elif after_key is not None:
-            raise LocalProtocolError(f"after_key: {NEEDS_REQUEST_KEY}")
+            raise errors.LocalProtocolError(f"after_key: {messages.NEEDS_REQUEST_KEY}")
         register_id = next(self._requests.ids)
-        request = RegisterReq(register_id, tuple(events), request_key, after_key)
+        request = messages.RegisterReq(register_id, tuple(events), request_key, after_key)
         return self._registered(register_id, await self._requests.send(register_id, request))
 
-    async def _registered(self, register_id: int, sent: asyncio.Future[Any]) -> Sequence[Event]:
+    async def _registered(
+        self, register_id: int, sent: asyncio.Future[Any]
+    ) -> Sequence[model.Event]:
         try:
-            response = await self._requests.answer(register_id, sent, RegisterRes)
-        except ConnectionLostError as e:
-            raise OutcomeUnknownError(f"outcome unknown: {e}") from None
+            response = await self._requests.answer(register_id, sent, messages.RegisterRes)
+        except errors.ConnectionLostError as e:
+            raise errors.OutcomeUnknownError(f"outcome unknown: {e}") from None
         if response.success and response.events is not None:
             return response.events
-        if response.outcome == UNKNOWN:
-            raise OutcomeUnknownError(
+        if response.outcome == messages.UNKNOWN:
+            raise errors.OutcomeUnknownError(
                 response.error or "outcome unknown; the server gave no reason"
             )
-        error = UnavailableError if response.outcome == UNAVAILABLE else RegisterError
+        error = (
+            errors.UnavailableError
+            if response.outcome == messages.UNAVAILABLE
+            else errors.RegisterError
+        )
         raise error(response.error or "refused; the server gave no reason")
 
-    async def query(self, params: QueryParams) -> QueryResult:
+    async def query(self, params: model.QueryParams) -> model.QueryResult:
         """Query events: one request, one answer, which may be partial (``more_follows``).
 
         Args:
@@ -324,15 +261,17 @@ class Client(aio.Resource):
             RemoteProtocolError: the server does not know one of these conditions: the
                 answer has other events as well. The connection stays open.
         """
-        conditions.check_request(params)
+        _check_request(params)
         query_id = next(self._requests.ids)
-        response = await self._requests.ask(query_id, QueryReq(query_id, params), QueryRes)
-        conditions.check_answer(params, response.events)
-        return QueryResult(response.events, response.more_follows)
+        response = await self._requests.ask(
+            query_id, messages.QueryReq(query_id, params), messages.QueryRes
+        )
+        _check_answer(params, response.events)
+        return model.QueryResult(response.events, response.more_follows)
 
     async def query_all(
-        self, params: QueryParams, *, limit: int | None = None
-    ) -> AsyncIterator[Event]:
+        self, params: model.QueryParams, *, limit: int | None = None
+    ) -> AsyncIterator[model.Event]:
         """Query all events, page by page, each requested on demand.
 
         Args:
@@ -345,14 +284,11 @@ class Client(aio.Resource):
             RemoteProtocolError: as :meth:`query`, or the server does not return the remaining
                 events (``eventer_bridge.core.paging``).
         """
-        try:
-            async with aclosing(paging.query_all(self.query, params, limit)) as events:
-                async for event in events:
-                    yield event
-        except errors.RemoteProtocolError as e:
-            raise RemoteProtocolError(str(e)) from None
+        async with aclosing(paging.query_all(self.query, params, limit)) as events:
+            async for event in events:
+                yield event
 
-    def events(self) -> AsyncIterator[Sequence[Event]]:
+    def events(self) -> AsyncIterator[Sequence[model.Event]]:
         """Notifications, each the events of one session that match the subscriptions.
 
         The iteration ends when the client is closed and everything is consumed. At 16 MiB of
@@ -379,58 +315,43 @@ class Client(aio.Resource):
             LocalProtocolError: the client was connected without ``start`` and ``cursor``.
         """
         if self._replayed is None:
-            raise LocalProtocolError("replay: connect with start or cursor")
+            raise errors.LocalProtocolError("replay: connect with start or cursor")
         received = batches(self._replayed, self._acknowledge, until_up_to_date=until_up_to_date)
         async for batch in received:
             yield batch
-        if self._cursor_lost is not None:
-            raise CursorLostError(f"{self._address}: {self._cursor_lost}")
+        if self.cursor_lost is not None:
+            raise errors.CursorLostError(f"{self.address}: {self.cursor_lost}")
         if until_up_to_date:
             await self.wait_up_to_date()
-
-    @property
-    def cursor_lost(self) -> str | None:
-        """Why the client has its cursor no more; None: it has it, or never had one."""
-        return self._cursor_lost
 
     async def wait_up_to_date(self) -> None:
         """Wait until everything that was persisted before the connection has been received.
 
-        It may not be consumed yet.
-
-        Raises:
-            ConnectionLostError: the client closed before that.
+        It may not be consumed yet. Raises ConnectionLostError if the client closes before.
         """
         await asyncio.wait([self._up_to_date])
         self._up_to_date.result()
 
-    async def _acknowledge(self, message: EventsAck) -> None:
+    async def _acknowledge(self, message: messages.EventsAck) -> None:
         """See ``ReplayBatch.ack``."""
         if not self._has_cursor:
-            raise LocalProtocolError("ack: connect with a cursor")
+            raise errors.LocalProtocolError("ack: connect with a cursor")
         await self._connection.wait_writable()
-        if self._cursor_lost is not None:
-            raise CursorLostError(f"{self._address}: {self._cursor_lost}")
+        if self.cursor_lost is not None:
+            raise errors.CursorLostError(f"{self.address}: {self.cursor_lost}")
         self._requests.tell(message)
 
     async def ping(self) -> float:
-        """Ping the server.
-
-        Returns:
-            Round-trip time in seconds.
-
-        Raises:
-            ConnectionLostError: the connection was lost.
-        """
+        """Ping the server: round-trip time in seconds; raises ConnectionLostError."""
         ping_id = next(self._requests.ids)
         started = time.perf_counter()
-        await self._requests.ask(ping_id, PingReq(ping_id), PingRes)
+        await self._requests.ask(ping_id, messages.PingReq(ping_id), messages.PingRes)
         return time.perf_counter() - started
 
     # --- connecting and closing -------------------------------------------------------
 
     async def _connect(
-        self, opening: Coroutine[Any, Any, None], init_req: InitReq, timeout_s: float
+        self, opening: Coroutine[Any, Any, None], init_req: messages.InitReq, timeout_s: float
     ) -> None:
         try:
             async with asyncio.timeout(timeout_s) as timeout:
@@ -439,34 +360,32 @@ class Client(aio.Resource):
         except BaseException as e:
             await aio.uncancellable(self.async_close())
             if isinstance(e, TimeoutError) and timeout.expired():
-                raise ConnectError(self._timeout_text(timeout_s)) from None
+                raise errors.ConnectError(self._timeout_text(timeout_s)) from None
             raise
 
     async def _open(
-        self,
-        host: str,
-        port: int,
-        ssl: ssl_module.SSLContext | None,
-        server_hostname: str | None,
+        self, host: str, port: int, ssl: ssl_module.SSLContext | None, server_hostname: str | None
     ) -> None:
         self._is_tls = ssl is not None
         server_name = (server_hostname or host) if ssl else None
         try:
             await open_connection(self._connection, host, port, ssl, server_name)
         except OSError as e:
-            raise ConnectError(f"{self._address}: {connecting.refused(e, server_name)}") from e
+            raise errors.ConnectError(
+                f"{self.address}: {connection_errors.refused(e, server_name)}"
+            ) from e
 
-    async def _init(self, init_req: InitReq) -> None:
+    async def _init(self, init_req: messages.InitReq) -> None:
         self._has_cursor = init_req.cursor is not None
         if self._has_cursor or init_req.start is not None:
             self._replayed = Notifications(self._on_room)
         self._connection.send(init_req)
         response = await self._init_res
         if not response.success or response.status is None:
-            raise InitError(response.error or "declined; the server gave no reason")
-        self._extensions = frozenset(response.extensions)
-        self._histories = {i.server_id: i.id for i in response.histories}
-        self._cursor_resets = response.cursor_resets
+            raise errors.InitError(response.error or "declined; the server gave no reason")
+        self.extensions = frozenset(response.extensions)
+        self.histories = {i.server_id: i.id for i in response.histories}
+        self.cursor_resets = response.cursor_resets
         if self._replayed is not None:
             self._check_supported("replay")
         if self._has_cursor:
@@ -474,85 +393,85 @@ class Client(aio.Resource):
 
     def _keep_alive(self, delay_s: float, timeout_s: float) -> None:
         ids = self._requests.ids
-        self.async_group.spawn(keep_alive, self._connection, ids, delay_s, timeout_s)
+        self.async_group.spawn(notifications.keep_alive, self._connection, ids, delay_s, timeout_s)
 
     async def _stop(self) -> None:
         if self._connection.is_connected:
-            self._connection.close(text=reasons.CLOSED_BY_CLIENT)
+            self._connection.close(text=connection.CLOSED_BY_CLIENT)
         self._fail_pending()
         if self._connection.is_connected:
             await self._connection.wait_lost()
 
     def _on_lost(self) -> None:
-        extra = {"server": self._address, "reason": self.close_reason}
+        extra = {"server": self.address, "reason": self.close_reason}
         mlog.debug("connection lost", extra=extra)
         self._fail_pending()
         self.close()
 
     def _fail_pending(self) -> None:
-        reason = f"{self._address}: {self.close_reason}"
+        reason = f"{self.address}: {self.close_reason}"
         if not self._init_res.done() and self._connection.is_connected:
-            text = reasons.lost_before_init(reason, "init_req", self._is_tls)
-            self._init_res.set_exception(ConnectError(text))
+            text = connection.lost_before_init(reason, "init_req", self._is_tls)
+            self._init_res.set_exception(errors.ConnectError(text))
             self._init_res.exception()  # who connects may have given up
         self._requests.fail(reason)
         self._notifications.end()
         if self._replayed is not None:
             self._replayed.end()
         if not self._up_to_date.done():
-            self._up_to_date.set_exception(ConnectionLostError(reason))
+            self._up_to_date.set_exception(errors.ConnectionLostError(reason))
             self._up_to_date.exception()  # nobody has to wait for it
         self._status_changed.set()
         self._stalls.end()
 
     def _check_supported(self, extension: str) -> None:
-        if extension not in self._extensions:
-            raise UnsupportedError(f"{self._address}: the server does not know {extension!r}")
+        if extension not in self.extensions:
+            raise errors.UnsupportedError(f"{self.address}: the server does not know {extension!r}")
 
     def _timeout_text(self, timeout_s: float) -> str:
         what = "no answer to init_req" if self._connection.is_connected else "no connection"
-        return f"{self._address}: {what} within {timeout_s:g} s"
+        return f"{self.address}: {what} within {timeout_s:g} s"
 
     # --- messages ---------------------------------------------------------------------
 
-    def _on_message(self, message: Message | RefusedRegister) -> None:
+    def _on_message(self, message: messages.Message | RefusedRegister) -> None:
         match message:
-            case RegisterRes():
+            case messages.RegisterRes():
                 self._requests.on_answer(message.register_id, message)
-            case QueryRes():
+            case messages.QueryRes():
                 self._requests.on_answer(message.query_id, message)
-            case EventsMsg():
+            case messages.EventsMsg():
                 self._on_events(message)
-            case Gap() | UpToDate():
+            case messages.Gap() | messages.UpToDate():
                 self._on_mark(message)
-            case CursorLost():
-                self._cursor_lost = message.reason
-            case PingRes():
+            case messages.CursorLost():
+                self.cursor_lost = message.reason
+            case messages.PingRes():
                 self._requests.on_answer(message.ping_id, message)
-            case StatusMsg():
-                self._status = message.status
+            case messages.StatusMsg():
+                self.status = message.status
                 self._status_changed.set()
                 self._status_changed = asyncio.Event()
-            case InitRes():
+            case messages.InitRes():
                 if not self._init_res.done():
                     self._init_res.set_result(message)
                     # at once: another one may be behind it
-                    self._status = message.status or self._status
+                    self.status = message.status or self.status
 
     @property
     def _queue(self) -> Notifications[Any]:
         return self._notifications if self._replayed is None else self._replayed
 
-    def _on_mark(self, mark: Gap | UpToDate) -> None:
+    def _on_mark(self, mark: messages.Gap | messages.UpToDate) -> None:
         if self._replayed is not None:
-            other = mark.other_history if isinstance(mark, Gap) else None
+            other = mark.other_history if isinstance(mark, messages.Gap) else None
             self._replayed.put(mark, 0 if other is None else len(other.reason))
             self._pause_when_full()
-        if isinstance(mark, UpToDate) and not self._up_to_date.done():
+        if isinstance(mark, messages.UpToDate) and not self._up_to_date.done():
             self._up_to_date.set_result(None)
 
-    def _on_events(self, message: EventsMsg) -> None:
-        size_bytes = size_of(message.events)
+    def _on_events(self, message: messages.EventsMsg) -> None:
+        size_bytes = notifications.size_of(message.events)
         if self._replayed is not None:
             self._replayed.put(message, size_bytes)
         else:
@@ -565,13 +484,68 @@ class Client(aio.Resource):
             self._stalls.begin(self._queue)
 
 
-def _start_of(start: Start | None) -> Literal["earliest"] | tuple[EventId, ...] | None:
+def _start_of(start: Start | None) -> Literal["earliest"] | tuple[model.EventId, ...] | None:
     """As a message has it."""
     if start is None or isinstance(start, str):
         return start
     return tuple(start.values() if isinstance(start, Mapping) else start)
 
 
-def _next_attempt() -> ConnectionAttempt:
+def _next_attempt() -> messages.ConnectionAttempt:
     # a fork is another process
-    return ConnectionAttempt(f"{_READER}-{os.getpid()}", next(_attempts))
+    return messages.ConnectionAttempt(f"{_READER}-{os.getpid()}", next(_attempts))
+
+
+# --- query conditions that our server has in addition to 002 (000, "query events") ----------
+#
+# Other servers ignore unknown conditions, and return more events than requested. The client
+# checks every answer, so that no caller mistakes these for a valid one.
+
+
+def _check_request(params: model.QueryParams) -> None:
+    """Refuse a query for which our server would close the connection; raises LocalProtocolError."""
+    if not isinstance(params, model.QueryServerParams) and params.event_types is not None:
+        _checked_event_types("event_types", params.event_types)
+    if isinstance(params, model.QueryTimeseriesParams) and params.ids is not None:
+        n_ids = len(params.ids)
+        if n_ids > limits.MAX_QUERY_IDS:
+            raise errors.LocalProtocolError(
+                f"{n_ids} ids in one query, at most {limits.MAX_QUERY_IDS} are allowed"
+            )
+
+
+def _checked_event_types(
+    name: str, event_types: Iterable[Sequence[str]]
+) -> tuple[model.EventType, ...]:
+    """Event types as tuples; a text is refused: a sequence of characters, but not of segments.
+
+    Raises LocalProtocolError with a text that begins with ``name``.
+    """
+    checked: list[model.EventType] = []
+    for index, event_type in enumerate(event_types):
+        if isinstance(event_type, str):
+            raise errors.LocalProtocolError(
+                f"{name}[{index}]: expected a tuple of segments, such as ('lamp', '*'), got"
+                f" {event_type!r}"
+            )
+        checked.append(tuple(event_type))
+    return tuple(checked)
+
+
+def _check_answer(params: model.QueryParams, events: Sequence[model.Event]) -> None:
+    """Refuse an answer that has events that were not requested; raises RemoteProtocolError."""
+    if not isinstance(params, model.QueryTimeseriesParams):
+        return
+    ignored = None
+    if params.ids is not None and not {i.id for i in events}.issubset(params.ids):
+        ignored = "ids"
+    elif params.payload is not None and not all(
+        map(same_as(params.payload), (i.payload for i in events))
+    ):
+        ignored = "payload"
+    elif params.unique_type and len({i.type for i in events}) < len(events):
+        ignored = "unique_type"
+    if ignored is not None:
+        raise errors.RemoteProtocolError(
+            f"query_res: events that were not requested: the server does not know {ignored!r}"
+        )

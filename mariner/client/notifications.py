@@ -1,24 +1,23 @@
-"""Notifications that wait for the user: a queue bounded in bytes.
+"""Notifications that wait for the user, in a queue bounded in bytes.
+
+A connection whose user does not consume them is closed (:class:`StallWatch`), as is one whose
+server is silent (:func:`keep_alive`).
 
 Runs on the event loop's thread.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Final, Generic, Self, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Generic, Self, TypeVar
 
 from eventer_bridge.model import Event
+from eventer_bridge.net.stats import CloseReason
+from mariner import limits
+from mariner.client.connection import ServerConnection
+from mariner.wire.messages import PingReq
 
 T = TypeVar("T")
-
-MAX_QUEUED_BYTES: Final = 16 << 20
-"""Above it the client stops reading; one more message may arrive. A second of a fast gateway's
-notifications, and little for a program."""
-
-EVENT_BYTES: Final = 512
-"""Size of an event besides its payload: about that of its objects in memory. A batch counts as much
-besides its events, so that a server cannot fill the memory with empty ones, or with marks."""
 
 
 class Notifications(Generic[T]):
@@ -50,23 +49,18 @@ class Notifications(Generic[T]):
         size_bytes, item = self._batches.popleft()
         self._size_bytes -= size_bytes
         self.taken += 1
-        if self._size_bytes <= MAX_QUEUED_BYTES // 2:
+        if self._size_bytes <= limits.MAX_NOTIFICATIONS_BYTES // 2:
             self._on_room()
         return item
 
     @property
     def is_full(self) -> bool:
         """Whether reading should pause."""
-        return self._size_bytes >= MAX_QUEUED_BYTES
+        return self._size_bytes >= limits.MAX_NOTIFICATIONS_BYTES
 
     def put(self, item: T, size_bytes: int) -> None:
-        """Append a batch; the caller checks :attr:`is_full` afterwards.
-
-        Args:
-            item: the batch.
-            size_bytes: what it holds besides itself: its events, for example.
-        """
-        size_bytes += EVENT_BYTES
+        """Append a batch of so many bytes; the caller checks :attr:`is_full` afterwards."""
+        size_bytes += limits.EVENT_BYTES
         self._batches.append((size_bytes, item))
         self._size_bytes += size_bytes
         self._changed.set()
@@ -79,8 +73,67 @@ class Notifications(Generic[T]):
 
 def size_of(events: Sequence[Event]) -> int:
     """Bytes that events take."""
-    size_bytes = EVENT_BYTES * len(events)
+    size_bytes = limits.EVENT_BYTES * len(events)
     for event in events:
         if event.payload is not None:
             size_bytes += len(event.payload.data)
     return size_bytes
+
+
+class StallWatch:
+    """Closes a connection where a request waits behind notifications that nobody consumes."""
+
+    def __init__(self, connection: ServerConnection, pending: Mapping[int, object]) -> None:
+        self._connection = connection
+        self._pending = pending
+        self._mark: tuple[int, int | None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self, queue: Notifications[Any]) -> None:
+        """Check every ``limits.STALL_TIMEOUT_S`` from now on, until reading goes on."""
+        if self._timer is None:
+            self._check(queue)
+
+    def end(self) -> None:
+        """The client is closed."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _check(self, queue: Notifications[Any]) -> None:
+        connection = self._connection
+        if not connection.is_reading_paused or connection.close_reason is not None:
+            self._timer = self._mark = None
+            return
+        oldest_request = next(iter(self._pending), None)
+        mark = (queue.taken, oldest_request)
+        if oldest_request is not None and mark == self._mark:
+            connection.abort(
+                CloseReason.SLOW_CONSUMER,
+                text="notifications are not consumed, and a request waits for its answer behind"
+                " them",
+            )
+            return
+        self._mark = mark
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(limits.STALL_TIMEOUT_S, self._check, queue)
+
+
+async def keep_alive(
+    connection: ServerConnection, ids: Iterator[int], delay_s: float, timeout_s: float
+) -> None:
+    """Ping a server after some silence, and close the connection if it stays silent."""
+    while True:
+        if await _has_received_within(connection, delay_s):
+            continue
+        connection.send(PingReq(next(ids)))
+        if not await _has_received_within(connection, timeout_s):
+            text = f"no answer to a ping within {timeout_s:g} s"
+            connection.abort(CloseReason.PING_TIMEOUT, text=text)
+            return
+
+
+async def _has_received_within(connection: ServerConnection, duration_s: float) -> bool:
+    # nothing can arrive while reading is paused
+    connection.has_received = False
+    await asyncio.sleep(duration_s)
+    return connection.has_received or connection.is_reading_paused

@@ -28,6 +28,8 @@ import asyncio
 import contextlib
 import functools
 import logging
+import secrets
+import time
 from collections import deque
 from collections.abc import (
     AsyncGenerator,
@@ -43,28 +45,14 @@ from typing import Final, Protocol
 
 from hat import aio
 
-from eventer_bridge import limits as core_limits
 from eventer_bridge.core import paging
 from eventer_bridge.model import Event, QueryParams, QueryResult, RegisterEvent, Status
 from eventer_bridge.net import limits as net_limits
 from eventer_bridge.net.connecting import keep_trying
-from mariner.client import reasons
+from mariner import errors, limits
 from mariner.client.client import Client
-from mariner.client.key_maker import KeyMaker
-from mariner.client.replay import ReplayBatch, Start
-from mariner.client.resuming import Resumption
-from mariner.errors import (
-    ConnectError,
-    ConnectionLostError,
-    CursorLostError,
-    GapError,
-    LocalProtocolError,
-    MarinerError,
-    OtherHistoryError,
-    OutcomeUnknownError,
-    RegisterError,
-    UnavailableError,
-)
+from mariner.client.connection import CLOSED_BY_CLIENT
+from mariner.client.replay import ReplayBatch, Resumption, Start
 
 mlog = logging.getLogger(__name__)
 
@@ -82,21 +70,28 @@ class Connect(Protocol):
         """See ``client.connect``."""
 
 
-MAX_UNANSWERED: Final = core_limits.MAX_REGISTRATIONS_IN_FLIGHT
-"""Registrations that wait for a connection or an answer; others wait to be taken on."""
+_REPEATABLE: Final = (errors.UnavailableError, errors.OutcomeUnknownError)
 
-_REPEATABLE: Final = (UnavailableError, OutcomeUnknownError)
+
+class KeyMaker:
+    """Makes request keys that sort as they were made, which servers find to be new without a look.
+
+    A key is the time in nanoseconds (more than that where several come at one time, or the clock
+    went back), and random digits of this maker.
+    """
+
+    def __init__(self) -> None:
+        self._last_ns = 0
+        self._suffix = secrets.token_hex(4)
+
+    def __call__(self) -> str:
+        """A new key, of 24 characters."""
+        self._last_ns = max(time.time_ns(), self._last_ns + 1)
+        return f"{self._last_ns:016x}{self._suffix}"
 
 
 class Registration:
-    """A registration until a server has said what became of it.
-
-    Attributes:
-        events: its events.
-        key: its request key.
-        outcome: the registered events, or why there are none.
-        is_sent: whether a server may have it.
-    """
+    """A registration until a server has said what became of it; ``is_sent``: one may have it."""
 
     __slots__ = ("events", "is_sent", "key", "outcome")
 
@@ -150,9 +145,9 @@ class ReconnectingClient(aio.Resource):
         self._sent: deque[Registration] = deque()  # over this connection, unanswered
         self._answers: set[asyncio.Task[Sequence[Event]]] = set()  # that are awaited
         self._window = 1  # how many may be sent before an answer; grows over each connection
-        self._failures: list[MarinerError] = []  # for which what was sent will be sent again
+        self._failures: list[errors.MarinerError] = []  # for which what was sent will be sent again
         self._n_ended = 0
-        self._room = asyncio.Semaphore(MAX_UNANSWERED)
+        self._room = asyncio.Semaphore(limits.MAX_UNANSWERED)
         self._async_group = aio.Group()
         self._async_group.spawn(aio.call_on_done, self._async_group.spawn(self._run), self.close)
         self._async_group.spawn(aio.call_on_cancel, self._fail_all)
@@ -189,16 +184,12 @@ class ReconnectingClient(aio.Resource):
         not sent yet: these are not.
 
         Args:
-            events: events; all of them are registered, or none.
+            events: all of them are registered, or none.
             request_key: as of :meth:`Client.register`; None: a new one. An application that
                 repeats its own work after a crash gives the same key again.
 
-        Returns:
-            The registered events, in the same order.
-
         Raises:
-            RegisterError: a server refused them for good, and none of them is stored; the text is
-                its reason.
+            RegisterError: a server refused them for good, and none of them is stored.
             UnsupportedError: the server does not keep request keys.
             LocalProtocolError: the request cannot be sent (too large, for example).
             OutcomeUnknownError: the client was closed before an answer.
@@ -210,31 +201,25 @@ class ReconnectingClient(aio.Resource):
     def submit(self, events: Sequence[RegisterEvent], key: str) -> asyncio.Future[Sequence[Event]]:
         """As :meth:`register`, without a bound: the caller limits how many are under way.
 
-        Returns:
-            The outcome; to cancel it is to stop waiting.
+        To cancel the outcome is to stop waiting.
         """
         outcome: asyncio.Future[Sequence[Event]] = self._loop.create_future()
         if not self.is_open:
-            outcome.set_exception(ConnectionLostError(reasons.CLOSED_BY_CLIENT))
+            outcome.set_exception(errors.ConnectionLostError(CLOSED_BY_CLIENT))
         else:
             self._waiting.append(Registration(events, key, outcome))
             self._changed.set()
         return outcome
 
     async def query(self, params: QueryParams) -> QueryResult:
-        """As :meth:`Client.query`, again over the next connection if it is lost.
-
-        Raises:
-            ConnectionLostError: the client was closed.
-            LocalProtocolError, RemoteProtocolError: as :meth:`Client.query`.
-        """
+        """As :meth:`Client.query`, again over the next connection if it is lost."""
         return (await self._query(params))[0]
 
     async def _query(self, params: QueryParams) -> tuple[QueryResult, Mapping[int, str]]:
         """As :meth:`query`, and the histories of the connection that it was answered over."""
         while True:
             client = await self._connected()
-            with contextlib.suppress(ConnectionLostError):
+            with contextlib.suppress(errors.ConnectionLostError):
                 return await client.query(params), client.histories
             await client.wait_closed()
 
@@ -254,7 +239,7 @@ class ReconnectingClient(aio.Resource):
             result, histories = await self._query(page)
             for server_id, name in histories.items():
                 if (before := of_pages.setdefault(server_id, name)) != name:
-                    raise OtherHistoryError(
+                    raise errors.OtherHistoryError(
                         server_id,
                         f"server {server_id}: its history is {name}, but {before} was queried"
                         " before: query again",
@@ -283,9 +268,9 @@ class ReconnectingClient(aio.Resource):
         """
         resumption = self._resumption
         if not resumption.is_wanted:
-            raise LocalProtocolError("replay: give start or cursor")
+            raise errors.LocalProtocolError("replay: give start or cursor")
         while self.is_open:
-            with contextlib.suppress(ConnectionLostError):
+            with contextlib.suppress(errors.ConnectionLostError):
                 client = await self._connected()
                 link = resumption.link
                 try:
@@ -300,20 +285,20 @@ class ReconnectingClient(aio.Resource):
                             raise
                         if fresh is not None:
                             yield fresh
-                except GapError as e:
-                    if isinstance(e, OtherHistoryError):
+                except errors.GapError as e:
+                    if isinstance(e, errors.OtherHistoryError):
                         resumption.go_back(e, client.histories)
                     if resumption.is_new(e):
                         raise
                     continue
                 await client.wait_closed()
         if self._cursor_lost is not None:
-            raise CursorLostError(self._cursor_lost)
+            raise errors.CursorLostError(self._cursor_lost)
 
     async def _connected(self) -> Client:
         while (client := self._client) is None or not client.is_open:
             if not self.is_open:
-                raise ConnectionLostError(reasons.CLOSED_BY_CLIENT)
+                raise errors.ConnectionLostError(CLOSED_BY_CLIENT)
             await self._change()
         return client
 
@@ -345,10 +330,10 @@ class ReconnectingClient(aio.Resource):
             if len(self._servers) > 1:
                 await client.wait_status(Status.STANDBY)
                 await self._until(lambda: not self._answers)
-                raise ConnectError(f"{client.address}: STANDBY")
+                raise errors.ConnectError(f"{client.address}: STANDBY")
             await client.wait_closing()
-            raise ConnectionLostError(f"{client.address}: {client.close_reason}")
-        except MarinerError as e:
+            raise errors.ConnectionLostError(f"{client.address}: {client.close_reason}")
+        except errors.MarinerError as e:
             duration_s = self._loop.time() - connected_at
             if n_ended == self._n_ended and duration_s < net_limits.STABLE_CONNECTION_S:
                 raise
@@ -364,16 +349,12 @@ class ReconnectingClient(aio.Resource):
             self._changed.set()
 
     async def _connect(self) -> Client:
-        """Connect to the first server that is OPERATIONAL, beginning with the last one used.
-
-        Raises:
-            ConnectError: there is none; the text says what of each.
-        """
+        """Connect to the first server that is OPERATIONAL, beginning with the last one used."""
         refusals = []
         for _ in range(len(self._servers)):
             try:
                 client = await self._servers[0](**self._resumption.options)
-            except MarinerError as e:
+            except errors.MarinerError as e:
                 refusals.append(str(e))
             else:
                 missing = [i for i in self._requires if i not in client.extensions]
@@ -385,7 +366,7 @@ class ReconnectingClient(aio.Resource):
                     refusals.append(f"{client.address}: STANDBY")
                 await aio.uncancellable(client.async_close())
             self._servers.rotate(-1)
-        raise ConnectError("; ".join(refusals))
+        raise errors.ConnectError("; ".join(refusals))
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         while not condition():
@@ -395,7 +376,7 @@ class ReconnectingClient(aio.Resource):
 
     async def _send_all(self, client: Client) -> None:
         sending, extra = functools.partial(self._send, client), {"server": client.address}
-        with contextlib.suppress(ConnectionLostError):
+        with contextlib.suppress(errors.ConnectionLostError):
             while True:
                 await keep_trying(sending, _REPEATABLE, mlog, "registrations wait", extra)
 
@@ -427,7 +408,7 @@ class ReconnectingClient(aio.Resource):
             answer = await client.send_registration(
                 registration.events, registration.key, after_key=after_key
             )
-        except ConnectionLostError:
+        except errors.ConnectionLostError:
             raise
         except Exception as e:  # whatever is wrong with it, those behind it are to be sent
             self._end(registration, e)
@@ -450,7 +431,7 @@ class ReconnectingClient(aio.Resource):
             return  # it is sent again over the next connection
         if isinstance(error, _REPEATABLE):
             self._failures.append(error)
-        elif error is None or isinstance(error, RegisterError):
+        elif error is None or isinstance(error, errors.RegisterError):
             self._end(registration, error or answer.result())
 
     def _end(self, registration: Registration, outcome: Sequence[Event] | Exception) -> None:
@@ -466,11 +447,11 @@ class ReconnectingClient(aio.Resource):
     def _fail_all(self) -> None:
         self._rewind()
         for registration in self._waiting:
-            text = reasons.CLOSED_BY_CLIENT
+            text = CLOSED_BY_CLIENT
             registration.end(
-                OutcomeUnknownError(f"outcome unknown: {text}")
+                errors.OutcomeUnknownError(f"outcome unknown: {text}")
                 if registration.is_sent
-                else ConnectionLostError(text)
+                else errors.ConnectionLostError(text)
             )
         self._waiting.clear()
         self._changed.set()

@@ -4,43 +4,41 @@ A gateway has one :class:`Access` at a time. It is made as a whole, with all fil
 before anything of it is used, at the start as well as by a reload.
 """
 
+import functools
 import hashlib
 import ssl
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
+from eventer_bridge import chatter, tls
 from eventer_bridge import limits as core_limits
-from eventer_bridge import tls
 from eventer_bridge.core import tokens
 from eventer_bridge.core.authentication import Authenticator, OneForAll
 from eventer_bridge.core.payload_schemas import PayloadSchemas
-from eventer_bridge.core.scrypt_checks import ScryptChecks
+from eventer_bridge.core.tokens import ScryptChecks
 from eventer_bridge.errors import ConfigurationError
+from eventer_bridge.eventer import client
 from eventer_bridge.eventer.client import ConnectCb
 from eventer_bridge.resources import read_regular
 from mariner import limits
 from mariner.gateway import config as configs
 from mariner.gateway import config_check
 from mariner.gateway.config import EventerServerConfig, GatewayConfig
-from mariner.gateway.expiries import expiries
-from mariner.gateway.remotes import connect_to
 
 
 class Access(NamedTuple):
-    """See the module; made by :func:`ext_create`.
+    """Made by :func:`ext_create`; all by their keys in the configuration, except ``schemas``.
 
     Attributes:
-        schemas: of payloads.
-        authenticators: of the listeners, by their keys in the configuration.
-        contexts: TLS of those that have it.
-        connects: connect to the remote servers, by their keys.
-        expiries: when certificates and revocation lists expire, by their keys.
-        contents: what tells whether a file or token has changed, by its key.
+        authenticators, contexts: of the listeners; TLS of those that have it.
+        connects: connect to the remote servers.
+        expiries: when certificates and revocation lists expire.
+        contents: what tells whether a file or token has changed.
     """
 
     schemas: PayloadSchemas
@@ -49,6 +47,17 @@ class Access(NamedTuple):
     connects: Mapping[str, ConnectCb]
     expiries: Mapping[str, datetime]
     contents: Mapping[str, object]
+
+
+class Connector:
+    """Connects to a remote server, as the configuration in use says: ``connect`` is replaced."""
+
+    def __init__(self, connect: ConnectCb) -> None:
+        self.connect = connect
+
+    def __call__(self, **arguments: Any) -> Awaitable[client.EventerClient]:
+        """See ``ConnectCb``."""
+        return self.connect(**arguments)
 
 
 def ext_create(
@@ -115,16 +124,27 @@ def _create(
                 clients = listener.clients or ()
             clients = tuple(replace(i, quota=i.quota.over(config.quota)) for i in clients)
             authenticators[key] = Authenticator(clients, schemas, checks, revoked)
-    connects = {
-        key: connect_to(key, remote, _name_at_remotes(config))
-        for key, remote in configs.remotes(config).items()
-    }
-    return Access(schemas, authenticators, contexts, connects, expiries(config), contents)
-
-
-def _name_at_remotes(config: GatewayConfig) -> str:
     core = config.event_core
-    return f"mariner/{config.name}" if core is None else f"event/{core.server_id}"
+    name = f"mariner/{config.name}" if core is None else f"event/{core.server_id}"
+    connects = {
+        key: _connect_to(key, remote, name) for key, remote in configs.remotes(config).items()
+    }
+    return Access(schemas, authenticators, contexts, connects, configs.expiries(config), contents)
+
+
+def _connect_to(key: str, remote: configs.RemoteConfig, client_name: str) -> ConnectCb:
+    address = chatter.Address(remote.host, remote.port, remote.tls is not None)
+    context = None
+    if remote.tls is not None:
+        context = tls.client_context(remote.tls.ca, remote.tls.cert, remote.tls.key)
+    return functools.partial(
+        client.connect,
+        address,
+        client_name,
+        client_token=tokens.read_own(remote.token, f"{key}.token"),
+        keeps_bounds=True,
+        tls=context,
+    )
 
 
 def ext_contents(config: GatewayConfig) -> dict[str, object]:

@@ -1,27 +1,111 @@
-"""What is wrong with a configuration that its schema accepts: what the schema cannot tell."""
+"""Says what is wrong with a configuration, without anything that may be a token.
+
+:func:`describe` is about what its schema refuses, :func:`semantic_problems` about the rest.
+"""
 
 import math
+import re
 from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
+from jsonschema.exceptions import ValidationError
 
+from eventer_bridge import errors
 from eventer_bridge.backends.retention import LIMITS
 from eventer_bridge.core import payload_schemas, tokens
-from eventer_bridge.errors import (
-    ConfigurationError,
-    InvalidEventError,
-    InvalidSubscriptionError,
-    ModuleError,
-)
 from eventer_bridge.model import check_registrable
 from eventer_bridge.modules import loading as modules
 from eventer_bridge.rsb.event import parse_scope
 from eventer_bridge.subscription import Subscription
+from mariner import limits
 from mariner.gateway.config import HttpConfig
-from mariner.gateway.config_messages import describe, key_of, show
 
 _ANY_ADDRESS: Final = ("", "0.0.0.0", "::")  # noqa: S104  # none of them is listened on here
+
+
+def describe(error: ValidationError, parent: Iterable[Any] = ()) -> str:
+    """Key (below ``parent``), value and what was expected."""
+    path = [*parent, *error.absolute_path]
+    expected: Any = error.validator_value
+    value: Any = error.instance
+    if error.validator == "required":
+        [name] = [i for i in expected if i not in value and f"'{i}'" in error.message][:1]
+        return f"{key_of([*path, name])}: missing, expected {_what(error.schema, name)}"
+    if error.validator == "additionalProperties":
+        known = error.schema["properties"] if isinstance(error.schema, Mapping) else {}
+        unknown = [i for i in value if i not in known]
+        shown_keys = ["***"] if "token" in path else [masked(i) for i in unknown]
+        keys = ", ".join(key_of([*path, i]) for i in shown_keys)
+        return f"{keys}: unknown key, expected one of {', '.join(known)}"
+    shown = "***" if "token" in path else show(value)
+    match error.validator:
+        case "type":
+            text = " or ".join(expected if isinstance(expected, list) else [expected])
+        case "enum":
+            text = f"one of {', '.join(map(str, expected))}"
+        case "const":
+            text = repr(expected)
+        case "minimum":
+            text = f"at least {expected}"
+        case "maximum":
+            text = f"at most {expected}"
+        case "minLength":
+            text = "a text that is not empty"
+        case "minItems":
+            text = f"at least {expected} in it"
+        case "maxItems":
+            text = f"at most {expected} in it"
+        case "not" if isinstance(error.schema, Mapping) and "description" in error.schema:
+            text = error.schema["description"]
+        case _:
+            text = f"{error.validator} {show(expected)}"
+    article = {"integer": "an ", "object": "an ", "array": "an ", "string": "a "}.get(text, "")
+    return f"{key_of(path)}: {shown}: expected {article}{text}"
+
+
+def without_quotes(problem: str) -> str:
+    """What a parser says without what it quotes of the file: that may be part of a token.
+
+    A token that begins with ``!`` or ``*``, for example, is a tag or an alias to YAML. What is
+    one character, or the parser's own word (``<block end>``), stays.
+    """
+    return re.sub(r"""(['"])(?!<[a-z ]+>\1)(?:(?!\1).){2,}\1""", "***", problem)
+
+
+def _what(schema: Any, name: str) -> str:
+    """What a property is for, as the schema describes it."""
+    described = schema.get("properties", {}).get(name, {}) if isinstance(schema, Mapping) else {}
+    description = described.get("description") if isinstance(described, Mapping) else None
+    return description or described.get("type") or "a value"
+
+
+def key_of(path: Iterable[Any]) -> str:
+    """A place in a configuration as text: ``clients[0].name``."""
+    text = ""
+    for i in path:
+        text += f"[{i}]" if isinstance(i, int) else f".{i}"
+    return text.removeprefix(".") or "(root)"
+
+
+def masked(value: Any) -> Any:
+    """Without a token that stands where none should: ``token:secret`` is one text to YAML."""
+    is_suspect = isinstance(value, str) and "token" in value and not value.isidentifier()
+    return "***" if is_suspect else value
+
+
+def show(value: Any) -> str:
+    """A value as text, shortened, without a token."""
+    if isinstance(value, dict):
+        return "an object"
+    if isinstance(value, list):
+        return "an array"
+    text = repr(masked(value))
+    most = limits.MAX_VALUE_CHARACTERS
+    return text if len(text) <= most else f"{text[:most]}…"
+
+
+# --- what the schema cannot tell ----------------------------------------------------------
 
 
 def semantic_problems(data: Mapping[str, Any]) -> Iterator[str]:
@@ -36,10 +120,37 @@ def semantic_problems(data: Mapping[str, Any]) -> Iterator[str]:
     yield from _address_problems(data)
     if "clients" in data and "mariner" in data:
         yield from _client_problems("clients", data["clients"], "mariner", data["mariner"], known)
-    yield from _listener_problems("mariner", data.get("mariner", {}))
     if "event_core" in data:
         yield from _core_problems(data["event_core"], known)
-    yield from _token_problems("eventer.token", data.get("eventer", {}).get("token"))
+    # clients are looked at with their listener
+    whole = {key: i for key, i in data.items() if key != "clients" or "mariner" in data}
+    for key, node in _nodes(whole):
+        yield from _node_problems(key, node)
+
+
+def _nodes(data: Any, key: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """All objects of a configuration, with their keys, except those of free form."""
+    if isinstance(data, Mapping):
+        yield key, data
+        for name, value in data.items():
+            if name not in {"modules", "schemas", "log", "condition"}:
+                yield from _nodes(value, f"{key}.{name}".removeprefix("."))
+    elif isinstance(data, list):
+        for index, value in enumerate(data):
+            yield from _nodes(value, f"{key}[{index}]")
+
+
+def _node_problems(key: str, node: Mapping[str, Any]) -> Iterator[str]:
+    """What may be wrong in any object with such a key."""
+    yield from _token_problems(f"{key}.token", node.get("token"))
+    for index, pattern in enumerate(node.get("subscriptions", ())):
+        try:
+            Subscription([pattern])
+        except errors.InvalidSubscriptionError as e:
+            yield f"{key}.subscriptions[{index}]: {e}"
+    its = node.get("tls") or {}
+    if "crl" in its and "client_ca" not in its:
+        yield f"{key}.tls.crl: requires {key}.tls.client_ca"
 
 
 def _address_problems(data: Mapping[str, Any]) -> Iterator[str]:
@@ -74,18 +185,10 @@ def _is_host(text: str) -> bool:
 
 def _core_problems(core: Mapping[str, Any], known: Container[Any]) -> Iterator[str]:
     yield from _module_problems(core.get("modules", []))
-    for index, condition in enumerate(core["backend"].get("conditions", [])):
-        key = f"event_core.backend.conditions[{index}].subscriptions"
-        yield from _subscription_problems(key, condition["subscriptions"])
     for index, rule in enumerate(core["backend"].get("retention", [])):
         yield from _retention_problems(f"event_core.backend.retention[{index}]", rule)
     server = core.get("eventer_server", {})
     key = "event_core.eventer_server"
-    yield from _listener_problems(key, server)
-    yield from _token_problems(f"{key}.token", server.get("token"))
-    for index, remote in enumerate(core.get("replication", [])):
-        place = f"event_core.replication[{index}].token"
-        yield from _token_problems(place, remote.get("token"))
     yield from _client_problems(f"{key}.clients", server.get("clients", []), key, server, known)
     if "clients" in server and server.get("token") is not None:
         yield f"{key}.token: expected either one token for all clients, or clients with their own"
@@ -120,11 +223,11 @@ def _rsb_problems(key: str, rsb: Mapping[str, Any]) -> Iterator[str]:
         for index, scope in enumerate(rsb.get(name, [])):
             try:
                 parse_scope(scope)
-            except InvalidEventError as e:
+            except errors.InvalidEventError as e:
                 yield f"{key}.{name}[{index}]: {e}"
     try:
         check_registrable(tuple(rsb.get("prefix", ())))
-    except InvalidEventError as e:
+    except errors.InvalidEventError as e:
         yield f"{key}.prefix: {e}"
 
 
@@ -142,24 +245,13 @@ def _client_problems(
         if name in names:
             yield f"{key}.name: {name!r}: expected a name that no other client has"
         names.add(name)
-        yield from _token_problems(f"{key}.token", client["token"])
-        if client.get("certificate") is not None:
-            tls_keys = listener.get("tls") or {}
-            if "client_ca" not in tls_keys:
-                yield f"{key}.certificate: requires {listener_key}.tls.client_ca"
-        yield from _subscription_problems(f"{key}.subscriptions", client["subscriptions"])
+        if client.get("certificate") is not None and "client_ca" not in (listener.get("tls") or {}):
+            yield f"{key}.certificate: requires {listener_key}.tls.client_ca"
         for number, rule in enumerate(client["register_events"]):
-            rule_key = f"{key}.register_events[{number}]"
-            yield from _subscription_problems(f"{rule_key}.subscriptions", rule["subscriptions"])
             schema_id = rule.get("schema_id")
             if schema_id is not None and schema_id not in known:
-                yield f"{rule_key}.schema_id: {schema_id!r}: expected the $id of one of schemas"
-
-
-def _listener_problems(key: str, listener: Mapping[str, Any]) -> Iterator[str]:
-    tls_keys = listener.get("tls") or {}
-    if "crl" in tls_keys and "client_ca" not in tls_keys:
-        yield f"{key}.tls.crl: requires {key}.tls.client_ca"
+                place_of_id = f"{key}.register_events[{number}].schema_id"
+                yield f"{place_of_id}: {schema_id!r}: expected the $id of one of schemas"
 
 
 def _token_problems(key: str, token: Any) -> Iterator[str]:
@@ -174,7 +266,7 @@ def _token_problems(key: str, token: Any) -> Iterator[str]:
             continue
         try:
             tokens.parse(source.get("value", ""), source.get("expires"), place)
-        except ConfigurationError as e:
+        except errors.ConfigurationError as e:
             yield str(e)
 
 
@@ -183,20 +275,11 @@ def _module_problems(confs: Iterable[Mapping[str, Any]]) -> Iterator[str]:
         path = ["event_core", "modules", index]
         try:
             yield from [describe(error, path) for error in modules.errors(conf)]
-        except ModuleError as e:
+        except errors.ModuleError as e:
             yield f"{key_of([*path, 'module'])}: {e}"
 
 
-def _subscription_problems(key: str, query_types: Iterable[list[str]]) -> Iterator[str]:
-    for index, query_type in enumerate(query_types):
-        try:
-            Subscription([query_type])
-        except InvalidSubscriptionError as e:
-            yield f"{key}[{index}]: {e}"
-
-
 def _retention_problems(key: str, rule: Mapping[str, Any]) -> Iterator[str]:
-    yield from _subscription_problems(f"{key}.subscriptions", rule["subscriptions"])
     if not any(limit in rule for limit in LIMITS):
         yield f"{key}: expected at least one of {', '.join(LIMITS)}"
     if math.isnan(rule.get("duration", 0)):

@@ -24,14 +24,12 @@ REQUEST: Final = "cursors"
 
 
 class CursorRequest(msgspec.Struct, frozen=True):
-    """What is asked for.
+    """A request; ``client`` and ``name`` are empty for ``list``.
 
     Attributes:
-        do: what to do.
-        client, name: of the cursor; empty for ``list``.
         ids: ``reset``: where it goes on, for each server; ``redeliver``, ``drop``: parked events,
             none for all of them.
-        operator: who asks, as who sends it says: for the audit trail. Empty: not told.
+        operator: as the sender says, for the audit trail; empty: unknown.
     """
 
     do: Literal["list", "show", "reset", "delete", "redeliver", "drop"]
@@ -45,13 +43,10 @@ class CursorInfo(msgspec.Struct, frozen=True):
     """A cursor, for people and programs.
 
     Attributes:
-        client, name: of the cursor.
         seen: the last event that was acknowledged, of each server.
         created, acked: when, in seconds since 1970; None: never.
-        is_connected: whether a connection has it.
         lag_events: events behind it, at most ``limits.MAX_LAG_EVENTS``.
         lag_s: age of the oldest of them.
-        n_parked: parked events.
     """
 
     client: str
@@ -66,14 +61,7 @@ class CursorInfo(msgspec.Struct, frozen=True):
 
 
 class ParkedInfo(msgspec.Struct, frozen=True):
-    """A parked event.
-
-    Attributes:
-        id: of the event.
-        reason: why.
-        at: when, in seconds since 1970.
-        is_due: whether it is to be redelivered.
-    """
+    """A parked event; ``at`` in seconds since 1970, ``is_due`` if it is to be redelivered."""
 
     id: EventId
     reason: str
@@ -89,12 +77,7 @@ class CursorAnswer(msgspec.Struct, frozen=True):
 
 
 def ask(socket: Path, request: CursorRequest, to: Addressee) -> CursorAnswer:
-    """Ask a running gateway; blocks.
-
-    Args:
-        socket: its control socket.
-        to: which one is meant.
-        request: what is asked for.
+    """Ask a running gateway through its control socket; blocks.
 
     Raises:
         ConfigurationError: the gateway has another version, and does not know such a request.
@@ -112,7 +95,7 @@ def ask(socket: Path, request: CursorRequest, to: Addressee) -> CursorAnswer:
 
 
 async def answer(cursors: Cursors, argument: Any) -> Any:
-    """Answer a request; see ``control.server.HandlerCb``.
+    """Answer a request (``control.server.HandlerCb``).
 
     Raises:
         ConfigurationError: it is not one.

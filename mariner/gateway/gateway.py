@@ -9,14 +9,12 @@ import asyncio
 import contextlib
 import functools
 import logging
-from collections.abc import Mapping
-from datetime import datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hat import aio
 
 from eventer_bridge import chatter
-from eventer_bridge.backends import dummy, memory, rocksdb
+from eventer_bridge.backends import dummy, rocksdb
 from eventer_bridge.backends.base import Backend
 from eventer_bridge.backends.retention import RetentionRule
 from eventer_bridge.backends.rocksdb import RocksDbBackend
@@ -27,7 +25,7 @@ from eventer_bridge.core.base import EventCore
 from eventer_bridge.core.client_service import ObserveQueryCb
 from eventer_bridge.core.conditions import Conditions
 from eventer_bridge.core.quotas import Accounts
-from eventer_bridge.core.scrypt_checks import ScryptChecks
+from eventer_bridge.core.tokens import ScryptChecks
 from eventer_bridge.errors import ControlError, EventerBridgeError
 from eventer_bridge.eventer import server as eventer_server
 from eventer_bridge.eventer.server import EventerServer
@@ -40,28 +38,11 @@ from eventer_bridge.remote.relay import RelayCore
 from eventer_bridge.rsb import bridge as rsb_bridge
 from eventer_bridge.rsb.event import parse_scope
 from mariner import limits, server
-from mariner.gateway import access, changes, cursor_requests, loop_lag, remotes
-from mariner.gateway.client_metrics import ClientsCollector
-from mariner.gateway.config import (
-    CoreConfig,
-    DummyConfig,
-    EventerServerConfig,
-    GatewayConfig,
-    MemoryConfig,
-    RemoteConfig,
-    RocksDbConfig,
-    RsbConfig,
-)
-from mariner.gateway.metrics import (
-    ConfigurationCollector,
-    GatewayCollector,
-    Metrics,
-    RemotesCollector,
-    RemoteServer,
-)
-from mariner.gateway.registrations_audit import RegistrationsAudit
+from mariner.gateway import access, cursor_requests
+from mariner.gateway import config as configs
+from mariner.gateway.counts import RegistrationsAudit, RemoteServer, Wire
+from mariner.gateway.metrics import CountsCollector, Metrics
 from mariner.gateway.tracing import TracesConfig, Tracing
-from mariner.gateway.wire_metrics import Wire, WiresCollector
 
 if TYPE_CHECKING:
     from eventer_bridge.remote.monitor import Monitor
@@ -72,7 +53,7 @@ mlog = logging.getLogger(__name__)
 _EVENTER: Final = "event_core.eventer_server"
 
 
-async def create(config: GatewayConfig, *, accept_loss: bool = False) -> "Gateway":
+async def create(config: configs.GatewayConfig, *, accept_loss: bool = False) -> "Gateway":
     """Start a gateway.
 
     Args:
@@ -95,7 +76,7 @@ async def create(config: GatewayConfig, *, accept_loss: bool = False) -> "Gatewa
     return gateway
 
 
-async def rehearse(config: GatewayConfig) -> None:
+async def rehearse(config: configs.GatewayConfig) -> None:
     """Make everything of a gateway that neither listens nor needs its store, and close it again.
 
     Modules are created as well: with an engine whose events are not stored.
@@ -118,16 +99,9 @@ async def rehearse(config: GatewayConfig) -> None:
 
 
 class Prepared(NamedTuple):
-    """Another configuration of a running gateway, ready to be used.
+    """Another configuration of a running gateway, ready to be used; with keys that differ."""
 
-    Attributes:
-        config: what will run.
-        access: made of it.
-        changed: keys of what differs from what runs now.
-        needs_restart: keys of what differs and will not run.
-    """
-
-    config: GatewayConfig
+    config: configs.GatewayConfig
     access: access.Access
     changed: list[str]
     needs_restart: list[str]
@@ -140,29 +114,35 @@ class Gateway(aio.Resource):
     :attr:`failed` says which.
 
     Attributes:
+        config, access: in use.
+        core: registers events.
+        backend: the store; None: there is none, in relay mode.
+        mariner, eventer_server, rsb, http: what listens; None: it is not configured.
         is_reloaded: whether the last reload succeeded, for metrics.
+        failed: the part that closed by itself, and so closed the gateway; None: no part did.
+        waits_for: the part that closing waits for now; may be read on any thread.
     """
 
-    def __init__(self, config: GatewayConfig, *, accept_loss: bool) -> None:
-        self._config = config
+    def __init__(self, config: configs.GatewayConfig, *, accept_loss: bool) -> None:
+        self.config = config
         self._accept_loss = accept_loss
         self._async_group = aio.Group()
         self._parts: list[tuple[str, aio.Resource]] = []
         self._registrations: RegistrationsAudit | None = None
-        self._waits_for = "nothing"
+        self.waits_for = "nothing"
         self._replications: list[replication.Replication] = []
-        self._failed_part: str | None = None
+        self.failed: str | None = None
         self._descriptors = Descriptors.find()
         self._admission = Admission(self._descriptors.bounds)
         self._http_stats = ServerStats()
         self.is_reloaded = True
         self._checks = ScryptChecks()
-        self._access = access.ext_create(config, self._checks)
-        self._connectors: dict[str, remotes.Connector] = {}
+        self.access = access.ext_create(config, self._checks)
+        self._connectors: dict[str, access.Connector] = {}
         self._control: ControlServer | None = None
         self._tracing: Tracing | None = None
         self._observe_query: ObserveQueryCb
-        self._backend: Backend | None = None
+        self.backend: Backend | None = None
         self._engine: engine.Engine | None = None
         self._monitor: Monitor | None = None
         self.core: EventCore
@@ -178,32 +158,12 @@ class Gateway(aio.Resource):
         return self._async_group
 
     @property
-    def failed(self) -> str | None:
-        """The part that closed by itself, and so closed the gateway; None: no part did."""
-        return self._failed_part
-
-    @property
-    def waits_for(self) -> str:
-        """The part that closing waits for now; may be read on any thread."""
-        return self._waits_for
-
-    @property
-    def config(self) -> GatewayConfig:
-        """The configuration in use."""
-        return self._config
-
-    @property
     def accounts(self) -> dict[str, Accounts]:
         """What clients use, by wire."""
         found = {"mariner": self.mariner.accounts}
         if self.eventer_server is not None:
             found["eventer"] = self.eventer_server.accounts
         return found
-
-    @property
-    def backend(self) -> Backend | None:
-        """The store; None: there is none, in relay mode."""
-        return self._backend
 
     @property
     def wires(self) -> dict[str, Wire]:
@@ -225,33 +185,24 @@ class Gateway(aio.Resource):
         return [*self._replications, *of_group]
 
     @property
-    def expiries(self) -> Mapping[str, datetime]:
-        """When certificates and revocation lists in use expire, by their keys."""
-        return self._access.expiries
-
-    @property
     def controls(self) -> list[ControlServer]:
         """Where requests of operators are answered."""
-        of_store = self._backend.control if isinstance(self._backend, RocksDbBackend) else None
+        of_store = self.backend.control if isinstance(self.backend, RocksDbBackend) else None
         return [i for i in (of_store, self._control) if i is not None]
 
-    async def prepare(self, wanted: GatewayConfig) -> "Prepared":
-        """Read and check everything that another configuration replaces; replaces nothing.
-
-        Raises:
-            ConfigurationError: it cannot be used.
-        """
-        return await asyncio.to_thread(self._ext_prepare, self._config, self._access, wanted)
+    async def prepare(self, wanted: configs.GatewayConfig) -> "Prepared":
+        """Read and check everything that another configuration replaces; replaces nothing."""
+        return await asyncio.to_thread(self._ext_prepare, self.config, self.access, wanted)
 
     def _ext_prepare(
-        self, running: GatewayConfig, before: access.Access, wanted: GatewayConfig
+        self, running: configs.GatewayConfig, before: access.Access, wanted: configs.GatewayConfig
     ) -> "Prepared":
-        config = changes.taken_on(running, wanted)
+        config = configs.taken_on(running, wanted)
         made = access.ext_create(config, self._checks, (running, before), wanted)
-        changed = set(changes.differences(running, config))
+        changed = set(configs.differences(running, config))
         contents = before.contents
         changed |= {i for i in made.contents if i in contents and contents[i] != made.contents[i]}
-        needs_restart = sorted(changes.differences(config, wanted))
+        needs_restart = sorted(configs.differences(config, wanted))
         return Prepared(config, made, sorted(changed), needs_restart)
 
     async def use(self, prepared: "Prepared") -> None:
@@ -266,12 +217,12 @@ class Gateway(aio.Resource):
         """
         if not self.is_open:
             raise ControlError("the gateway is stopping")
-        before, self._config = self._config, prepared.config
-        schemas, self._access = self._access.schemas, prepared.access
-        made = self._access
+        before, self.config = self.config, prepared.config
+        schemas, self.access = self.access.schemas, prepared.access
+        made = self.access
         for key, connector in self._connectors.items():
             connector.connect = made.connects[key]
-        if self.rsb is not None and (core := self._config.event_core) and core.rsb is not None:
+        if self.rsb is not None and (core := self.config.event_core) and core.rsb is not None:
             self.rsb.max_event_types = core.rsb.max_event_types
         servers = {"mariner": self.mariner, _EVENTER: self.eventer_server}
         for key, listener in servers.items():
@@ -282,28 +233,30 @@ class Gateway(aio.Resource):
             await schemas.async_close()  # checks under way are repeated with the new ones
         await self._retain(before)
 
-    async def _retain(self, before: GatewayConfig) -> None:
-        if self._config.event_core is None or before.event_core is None:
+    async def _retain(self, before: configs.GatewayConfig) -> None:
+        if self.config.event_core is None or before.event_core is None:
             return
-        backend = self._config.event_core.backend
-        if isinstance(backend, DummyConfig) or backend == before.event_core.backend:
+        backend = self.config.event_core.backend
+        if isinstance(backend, configs.DummyConfig) or backend == before.event_core.backend:
             return
-        if isinstance(self._backend, RocksDbBackend | memory.MemoryBackend):
-            await self._backend.retain(_retention(self._config.event_core, backend))
+        if isinstance(self.backend, RocksDbBackend):
+            await self.backend.retain(_retention(self.config.event_core, backend))
 
-    def _connector(self, key: str) -> remotes.Connector:
-        found = self._connectors[key] = remotes.Connector(self._access.connects[key])
+    def _connector(self, key: str) -> access.Connector:
+        found = self._connectors[key] = access.Connector(self.access.connects[key])
         return found
 
     async def _start(self) -> None:
-        config = self._config
+        config = self.config
         self._log_limits()
         metrics = Metrics()
         self._observe_query = metrics.observe_query
         if config.traces is not None:
             self._trace(config.traces, metrics)
         if config.eventer is not None:
-            self.core = self._relay(config.eventer)
+            remote = config.eventer
+            self.core = relay.RelayCore(f"{remote.host}:{remote.port}", self._connector("eventer"))
+            self._own(self.core, "relay")
         else:
             assert config.event_core is not None
             self.core = await self._embed(config.event_core, metrics)
@@ -312,27 +265,20 @@ class Gateway(aio.Resource):
             core.add_observer(self._tracing, persisted=False)
         self.mariner = await server.listen(
             core,
-            self._access.authenticators["mariner"],
+            self.access.authenticators["mariner"],
             config.mariner.host,
             config.mariner.port,
-            tls_context=self._access.contexts.get("mariner"),
+            tls_context=self.access.contexts.get("mariner"),
             admission=self._admission,
             observe_query=self._observe_query,
         )
         self._own(self.mariner, "mariner server")
-        metrics.registry.register(
-            GatewayCollector(
-                core, self._backend, lambda: self._access.authenticators["mariner"].names
-            )
+        metrics.registry.register(CountsCollector(self))
+        self.async_group.spawn(metrics.watch_loop)
+        self._registrations = RegistrationsAudit(
+            lambda: self.accounts,
+            lambda: self.config.audit is not None and self.config.audit.registrations,
         )
-        metrics.registry.register(WiresCollector(self.wires))
-        metrics.registry.register(ClientsCollector(lambda: self.accounts))
-        metrics.registry.register(RemotesCollector(lambda: self.remote_servers))
-        metrics.registry.register(
-            ConfigurationCollector(lambda: self.expiries, lambda: self.is_reloaded)
-        )
-        self.async_group.spawn(loop_lag.watch, metrics.observe_loop_lag)
-        self._registrations = RegistrationsAudit(lambda: self.accounts, self._audits_registrations)
         self.async_group.spawn(self._registrations.run)
         if config.http is not None:
             from mariner.gateway import http  # noqa: PLC0415  # slow to import
@@ -351,7 +297,7 @@ class Gateway(aio.Resource):
                 self._control = await control_server.listen(config.control)
             except OSError as e:
                 raise OSError(e.errno, f"{config.control}: {e.strerror}") from e
-            if config.event_core and isinstance(config.event_core.backend, RocksDbConfig):
+            if config.event_core and isinstance(config.event_core.backend, configs.RocksDbConfig):
                 self._control.store = config.event_core.backend.path
             self._own(self._control, "control socket")
         if self.core.cursors is not None:
@@ -360,16 +306,13 @@ class Gateway(aio.Resource):
                 control.handle(cursor_requests.REQUEST, answer)
 
     def _trace(self, config: TracesConfig, metrics: Metrics) -> None:
-        tracing = self._tracing = Tracing(config, self._config.name)
+        tracing = self._tracing = Tracing(config, self.config.name)
 
         def observe(params: QueryParams, seconds: float) -> None:
             metrics.observe_query(params, seconds)
             tracing.observe_query(params, seconds)
 
         self._observe_query = observe
-
-    def _audits_registrations(self) -> bool:
-        return self._config.audit is not None and self._config.audit.registrations
 
     def _log_limits(self) -> None:
         found = self._descriptors
@@ -381,13 +324,8 @@ class Gateway(aio.Resource):
         }
         mlog.log(level, "limit of open files", extra=extra)
 
-    def _relay(self, remote: RemoteConfig) -> RelayCore:
-        core = relay.RelayCore(f"{remote.host}:{remote.port}", self._connector("eventer"))
-        self._own(core, "relay")
-        return core
-
-    async def _embed(self, config: CoreConfig, metrics: Metrics) -> engine.Engine:
-        backend = self._backend = await _create_backend(
+    async def _embed(self, config: configs.CoreConfig, metrics: Metrics) -> engine.Engine:
+        backend = self.backend = await _create_backend(
             config, metrics, config.server_id if self._accept_loss else None
         )
         self._own(backend, "backend")
@@ -403,7 +341,7 @@ class Gateway(aio.Resource):
             self._own(part, f"replication of server {remote.server_id}")
             self._replications.append(part)
         if config.eventer_server is not None:
-            self.eventer_server = await self._listen(core, config.eventer_server, metrics)
+            self.eventer_server = await self._listen(core, config.eventer_server)
             self._own(self.eventer_server, "eventer server")
         if config.monitor is not None:
             # slow to import, and few gateways have a monitor
@@ -412,7 +350,7 @@ class Gateway(aio.Resource):
             assert config.eventer_server is not None
             assert self.eventer_server is not None
             member = monitor.Member(
-                self._config.name,
+                self.config.name,
                 config.monitor.group,
                 self.eventer_server.address,
                 tokens.read_own(config.eventer_server.token, "event_core.eventer_server.token"),
@@ -432,19 +370,17 @@ class Gateway(aio.Resource):
             self._own(self.rsb, "RSB bridge")
         return core
 
-    async def _listen(
-        self, core: EventCore, config: EventerServerConfig, metrics: Metrics
-    ) -> EventerServer:
+    async def _listen(self, core: EventCore, config: configs.EventerServerConfig) -> EventerServer:
         return await eventer_server.listen(
             core,
             chatter.Address(config.host, config.port, config.tls is not None),
-            self._access.authenticators[_EVENTER],
-            tls=self._access.contexts.get(_EVENTER),
+            self.access.authenticators[_EVENTER],
+            tls=self.access.contexts.get(_EVENTER),
             admission=self._admission,
             observe_query=self._observe_query,
         )
 
-    def _rsb_settings(self, config: RsbConfig) -> rsb_bridge.BridgeSettings:
+    def _rsb_settings(self, config: configs.RsbConfig) -> rsb_bridge.BridgeSettings:
         return rsb_bridge.BridgeSettings(
             config.host,
             config.port,
@@ -452,7 +388,7 @@ class Gateway(aio.Resource):
             scopes_in=tuple(parse_scope(scope) for scope in config.scopes_in),
             scopes_out=tuple(parse_scope(scope) for scope in config.scopes_out),
             prefix=config.prefix,
-            name=self._config.name,
+            name=self.config.name,
             max_event_types=config.max_event_types,
         )
 
@@ -463,7 +399,7 @@ class Gateway(aio.Resource):
     async def _watch(self, part: aio.Resource, name: str) -> None:
         await part.wait_closing()
         if self.is_open:
-            self._failed_part = name
+            self.failed = name
             mlog.error("part of the gateway closed unexpectedly", extra={"part": name})
             self.close()
 
@@ -473,30 +409,30 @@ class Gateway(aio.Resource):
             try:
                 async with asyncio.timeout(limits.STOP_TIMEOUT_S):
                     if self._monitor is not None:  # it would start the engine again
-                        self._waits_for = "monitor"
+                        self.waits_for = "monitor"
                         await self._monitor.async_close()
-                    self._waits_for = "engine"
+                    self.waits_for = "engine"
                     await self._engine.stop(is_last=True)
             except TimeoutError:
                 mlog.error("sessions did not end", extra={"timeout_s": limits.STOP_TIMEOUT_S})
             except EventerBridgeError as e:  # the rest ends all the same
                 mlog.error("engine did not stop", extra={"reason": str(e)})
         for name, part in reversed(self._parts):
-            self._waits_for = name
+            self.waits_for = name
             await part.async_close()
         if self._registrations is not None:
             self._registrations.write()
-        self._waits_for = "schema checks"
-        await self._access.schemas.async_close()
-        self._waits_for = "token checks"
+        self.waits_for = "schema checks"
+        await self.access.schemas.async_close()
+        self.waits_for = "token checks"
         await self._checks.async_close()
         if self._tracing is not None:
-            self._waits_for = "traces"
+            self.waits_for = "traces"
             await self._tracing.async_close()
-        self._waits_for = "threads"
+        self.waits_for = "threads"
 
 
-def _create_engine(config: CoreConfig, backend: Backend) -> engine.Engine:
+def _create_engine(config: configs.CoreConfig, backend: Backend) -> engine.Engine:
     confs = config.backend.conditions
     return engine.Engine(
         backend,
@@ -509,15 +445,15 @@ def _create_engine(config: CoreConfig, backend: Backend) -> engine.Engine:
 
 
 async def _create_backend(
-    config: CoreConfig, metrics: Metrics, accept_loss_of: int | None
+    config: configs.CoreConfig, metrics: Metrics, accept_loss_of: int | None
 ) -> Backend:
     match backend := config.backend:
-        case DummyConfig():
+        case configs.DummyConfig():
             return dummy.create()
-        case MemoryConfig():
+        case configs.MemoryConfig():
             retention = _retention(config, backend)
-            return memory.create(retention, key_retention=backend.request_keys)
-        case RocksDbConfig():
+            return await rocksdb.create_temporary(retention, key_retention=backend.request_keys)
+        case configs.RocksDbConfig():
             return await rocksdb.create(
                 backend.path,
                 on_commit=metrics.on_commit,
@@ -528,7 +464,7 @@ async def _create_backend(
 
 
 def _retention(
-    config: CoreConfig, backend: MemoryConfig | RocksDbConfig
+    config: configs.CoreConfig, backend: configs.MemoryConfig | configs.RocksDbConfig
 ) -> tuple[RetentionRule, ...]:
     """The rules for what is told in a group, and those of the configuration."""
     if config.monitor is None:

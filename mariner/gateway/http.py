@@ -21,6 +21,7 @@ from aiohttp.typedefs import Handler
 from hat import aio
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
+from typing_extensions import override
 
 from eventer_bridge import net
 from eventer_bridge.core.base import EventCore
@@ -38,25 +39,19 @@ async def listen(
     host: str,
     port: int,
     *,
-    admission: Admission | None = None,
-    stats: ServerStats | None = None,
+    admission: Admission,
+    stats: ServerStats,
 ) -> "HttpServer":
-    """Listen for HTTP requests.
+    """Listen for HTTP requests; port 0 picks a free one (:attr:`HttpServer.port`).
 
-    Args:
-        core: reports its status.
-        registry: has the metrics.
-        host: address or name to listen on.
-        port: TCP port; 0 picks a free one (see :attr:`HttpServer.port`).
-        admission: of the process; None: one of its own.
-        stats: counts connections.
-
-    Raises:
-        OSError: the address cannot be listened on.
+    Raises OSError if the address cannot be listened on.
     """
     server = HttpServer(core, registry)
     try:
-        await server._listen(host, port, admission, stats)
+        await server._runner.setup()
+        server._acceptor = await net.listen(
+            host, port, server._create_connection, admission=admission, stats=stats
+        )
     except BaseException:
         await aio.uncancellable(server.async_close())
         raise
@@ -74,13 +69,8 @@ class HttpServer(aio.Resource):
         self._answered: set[_Connection] = set()  # with metrics, and not gone
         self._async_group = aio.Group()
         app = web.Application(middlewares=[_one_request_without_body])
-        app.add_routes(
-            [
-                web.get("/healthz", self._on_healthz),
-                web.get("/readyz", self._on_readyz),
-                web.get("/metrics", self._on_metrics),
-            ]
-        )
+        for name in ("healthz", "readyz", "metrics"):
+            app.router.add_get(f"/{name}", getattr(self, f"_on_{name}"))
         self._runner = web.AppRunner(app, handle_signals=False, shutdown_timeout=1)
         self.async_group.spawn(aio.call_on_cancel, self._stop)
 
@@ -94,14 +84,6 @@ class HttpServer(aio.Resource):
         """TCP port that it listens on."""
         assert self._acceptor is not None
         return self._acceptor.port
-
-    async def _listen(
-        self, host: str, port: int, admission: Admission | None, stats: ServerStats | None
-    ) -> None:
-        await self._runner.setup()
-        self._acceptor = await net.listen(
-            host, port, self._create_connection, admission=admission, stats=stats
-        )
 
     def _create_connection(self, slot: Slot) -> "_Connection":
         assert self._runner.server is not None
@@ -154,16 +136,18 @@ class _Connection(web.RequestHandler):
         self._has_request = False
         self._timer: asyncio.TimerHandle | None = None
 
+    @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Called by asyncio when the connection is there."""
         super().connection_made(transport)
         self._slot.when_taken(self._abort)
-        self._slot.share.when_lost(self._on_lost)
+        self._slot.share.when_lost(lambda: self._abort_for(CloseReason.TOO_MUCH_BUFFERED))
         left_s = self._slot.accepted_at + limits.HTTP_TIMEOUT_S - time.monotonic()
-        self._timer = asyncio.get_running_loop().call_later(left_s, self._on_timeout)
+        self._timer = asyncio.get_running_loop().call_later(
+            left_s, self._abort_for, "request timeout"
+        )
 
+    @override
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Called by asyncio when the connection is gone."""
         if self._timer is not None:
             self._timer.cancel()
         self._answered.discard(self)
@@ -175,8 +159,8 @@ class _Connection(web.RequestHandler):
         self._answered.add(self)
         self._slot.share.set(n_bytes)
 
+    @override
     def data_received(self, data: bytes) -> None:
-        """Called by asyncio with bytes of the peer."""
         super().data_received(data)
         self._has_request |= bool(self._messages)
 
@@ -188,12 +172,6 @@ class _Connection(web.RequestHandler):
     def log_exception(self, *args: Any, **kw: Any) -> None:
         """Log errors of peers for debugging only: the answer says what is wrong."""
         mlog.debug("HTTP request failed", extra={"peer": self._slot.peer}, exc_info=True)
-
-    def _on_timeout(self) -> None:
-        self._abort_for("request timeout")
-
-    def _on_lost(self) -> None:
-        self._abort_for(CloseReason.TOO_MUCH_BUFFERED)
 
     def _abort_for(self, reason: str) -> None:
         extra = {"peer": self._slot.peer, "reason": reason}

@@ -2,18 +2,26 @@
 
 The file is read again, with all files it names. If anything is wrong, everything stays as it was,
 and the log and the answer say why. Otherwise everything that differs is replaced at once, see
-``changes``; the log and the answer name it, and what takes a restart. Nothing of it has a secret.
+``config.taken_on``; the log and the answer name it, and what takes a restart. Nothing of it has a
+secret.
+
+:func:`watch` reloads when the file changes, or one that it names. Files are compared by content: it
+does not matter whether they are written, renamed, or behind a symbolic link that Kubernetes swaps.
+They are looked at now and then rather than watched, because the link and its target may be
+anywhere, and network file systems report no changes.
 """
 
 import asyncio
+import hashlib
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from eventer_bridge.errors import ConfigurationError, EventerBridgeError
+from eventer_bridge.resources import read_regular
 from mariner import limits
-from mariner.gateway import config_file, logs
+from mariner.gateway import access, config_file, logs
 from mariner.gateway.config import GatewayConfig
 from mariner.gateway.gateway import Gateway
 
@@ -23,10 +31,6 @@ audit = logging.getLogger("audit")
 
 class Reloader:
     """See the module. Belongs to the event loop's thread.
-
-    Args:
-        path: the configuration file.
-        gateway: what runs.
 
     Attributes:
         wanted: what was last read from the file, whether it could be used or not.
@@ -42,10 +46,7 @@ class Reloader:
             control.handle("reload", self._on_request)
 
     async def reload(self) -> dict[str, list[str]]:
-        """Reload; one after the other.
-
-        Returns:
-            ``changed``: what was replaced; ``needs_restart``: what was not.
+        """Reload, one after the other; returns keys: ``changed`` (replaced) and ``needs_restart``.
 
         Raises:
             ConfigurationError: the configuration cannot be used.
@@ -81,9 +82,7 @@ class Reloader:
         running = gateway.config
         if wanted.audit != running.audit:
             _audit(report)  # where it is told up to now
-        if (wanted.log, wanted.audit) != (running.log, running.audit):
-            await asyncio.to_thread(_configure_log, wanted, running, self._path)
-        await asyncio.to_thread(_reopen_logs, self._path)
+        await asyncio.to_thread(_configure_log, wanted, running, self._path)
         await gateway.use(prepared)
         _audit(report)
         level = logging.WARNING if prepared.needs_restart else logging.INFO
@@ -105,15 +104,41 @@ def _audit(report: Mapping[str, Sequence[str]]) -> None:
 
 
 def _configure_log(wanted: GatewayConfig, running: GatewayConfig, path: Path) -> None:
+    """Log as it is wanted, or as before; and open files anew that were moved away."""
     try:
-        logs.configure(wanted.log, wanted.audit)
-    except ConfigurationError as e:
-        logs.configure(running.log, running.audit)
-        raise ConfigurationError(f"{path}: {e}") from e
-
-
-def _reopen_logs(path: Path) -> None:
-    try:
+        if (wanted.log, wanted.audit) != (running.log, running.audit):
+            try:
+                logs.configure(wanted.log, wanted.audit)
+            except ConfigurationError:
+                logs.configure(running.log, running.audit)
+                raise
         logs.ext_reopen()
     except ConfigurationError as e:
         raise ConfigurationError(f"{path}: {e}") from e
+
+
+async def watch(path: Path, reloader: Reloader) -> None:
+    """Reload at every change, once nothing changed between two looks; for ever.
+
+    A reload that fails is not tried again until something else changes.
+    """
+    used = before = await asyncio.to_thread(_ext_look, path, reloader.wanted)
+    while True:
+        await asyncio.sleep(limits.WATCH_PERIOD_S)
+        now = await asyncio.to_thread(_ext_look, path, reloader.wanted)
+        if now == before != used:
+            await reloader.try_reload()
+            # the configuration may name other files now
+            after = await asyncio.to_thread(_ext_look, path, reloader.wanted)
+            used = {key: now.get(key, value) for key, value in after.items()}
+        before = now
+
+
+def _ext_look(path: Path, wanted: GatewayConfig) -> dict[str, object]:
+    found = access.ext_contents(wanted)
+    try:
+        data = read_regular(path, limits.MAX_CONFIGURATION_BYTES)
+        found["configuration"] = hashlib.sha256(data).digest()
+    except OSError as e:
+        found["configuration"] = str(e)
+    return found

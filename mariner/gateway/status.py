@@ -1,8 +1,9 @@
 """The answer to ``mariner status``: what a gateway is doing, at one moment.
 
-It is asked for through the control socket (``eventer_bridge.control``): the request ``status``
-has :class:`GatewayStatus` as its result. Counts are since the start of the gateway; rates come from
-two answers (:func:`with_rates`), so that nobody has to measure them while nobody asks.
+It is requested through the control socket (``eventer_bridge.control``): the request ``status``
+has :class:`GatewayStatus` as its result. Fields are places in the tree of ``counts``. Counts are
+since the start of the gateway; rates come from two answers (:func:`with_rates`), so that nothing is
+measured while nobody asks.
 """
 
 from pathlib import Path
@@ -20,8 +21,7 @@ class QuotaUse(msgspec.Struct, frozen=True):
     """A bound of a client's quota.
 
     Attributes:
-        limit: the bound.
-        used: what is used of it; of rates, the rate, once it is known.
+        used: of rates, the rate, once it is known.
         spent: of rates, all that was used since it was set.
         hits: how often it was met.
     """
@@ -36,16 +36,11 @@ class ClientStatus(msgspec.Struct, frozen=True):
     """A configured client, with all its connections; those that share a token are one.
 
     Attributes:
-        wire: that it speaks.
-        name: of the client.
-        connections: that it has.
-        subscriptions: query types of these.
-        events_registered: by it.
-        events_notified: to it, counted on each connection.
+        subscriptions: query types of its connections.
+        events_notified: counted on each connection.
         unread_bytes: that wait for its slowest connection.
         behind_s: since when that is too slow; 0: it is not.
-        is_held: whether it is held back to its quota.
-        held_s: how long it was, so far.
+        is_held, held_s: whether it is held back to its quota, and for how long it was.
         quota: its bounds, by name.
         registered_per_s, notified_per_s: rates, once they are known.
     """
@@ -66,15 +61,7 @@ class ClientStatus(msgspec.Struct, frozen=True):
 
 
 class ConnectionStatus(msgspec.Struct, frozen=True):
-    """A connection that does not read what is sent to it.
-
-    Attributes:
-        wire: its kind.
-        client: name of the client, as it called itself.
-        peer: its address.
-        unread_bytes: that wait for it.
-        behind_s: since when it is too slow; 0: it is not.
-    """
+    """A connection that does not read what is sent to it; ``client`` as it called itself."""
 
     wire: str
     client: str | None
@@ -97,16 +84,12 @@ class WireStatus(msgspec.Struct, frozen=True):
 
 
 class StoreStatus(msgspec.Struct, frozen=True):
-    """The store of a gateway.
+    """The store of a gateway; see ``StoreStats``.
 
     Attributes:
-        backend: its type.
         path: its directory, if it has one.
-        history: name of its history.
         oldest: timestamp of its oldest event; None: there is none, or finding it took too long.
         pending_events: that wait for their commit.
-        queries_running, queries_waiting: queries in progress, and those that have not begun.
-        others: see ``StoreStats``.
     """
 
     backend: str
@@ -125,14 +108,11 @@ class StoreStatus(msgspec.Struct, frozen=True):
 
 
 class CursorStatus(msgspec.Struct, frozen=True):
-    """A cursor of a client; its lag is that of the metrics, looked at every 10 s.
+    """A cursor of a client; its lag is that of the metrics, measured every 10 s.
 
     Attributes:
-        client, name: of the cursor.
         lag_events: events behind it, at most ``limits.MAX_LAG_EVENTS``.
         lag_s: age of the oldest of them.
-        is_connected: whether a connection has it.
-        n_parked: parked events.
     """
 
     client: str
@@ -144,14 +124,7 @@ class CursorStatus(msgspec.Struct, frozen=True):
 
 
 class RemoteStatus(msgspec.Struct, frozen=True):
-    """A remote Event Server.
-
-    Attributes:
-        name: of the server.
-        is_connected: whether there is a connection to it.
-        refused_events: events of it that were left out.
-        is_synced, lag_s, lag_events: of a replication.
-    """
+    """A remote Event Server; a relay has no lag, and events that it left out are refused."""
 
     name: str
     is_connected: bool
@@ -165,19 +138,13 @@ class GatewayStatus(msgspec.Struct, frozen=True):
     """See the module.
 
     Attributes:
-        name, version, pid: of the gateway.
         status: OPERATIONAL or why not, as clients are told.
         not_ready: why it could not serve now; None: it could.
-        started: when, in ISO 8601.
-        uptime_s: how long ago that is.
+        started: in ISO 8601, ``uptime_s`` ago.
         store: None in relay mode.
-        wires: by name.
-        clients: those that are furthest behind first, then the busiest.
-        clients_left_out: how many more there are.
+        clients: those that are furthest behind first, then the busiest; so many are left out.
         slowest: connections that are furthest behind.
         cursors: those that are furthest behind first; at most ``limits.MAX_CURSORS``.
-        remotes: that it relays to, or follows.
-        modules: names of the Python modules.
         days_left: of certificates and revocation lists, by their keys.
         is_reloaded: whether the last reload, if any, succeeded.
         errors: the last lines of the log that are errors, oldest first.
@@ -204,15 +171,7 @@ class GatewayStatus(msgspec.Struct, frozen=True):
 
 
 def ask(socket: Path, to: Addressee = ANY) -> GatewayStatus:
-    """Ask a running gateway; blocks.
-
-    Args:
-        socket: its control socket.
-        to: which one is meant.
-
-    Raises:
-        ControlError: it did not answer.
-    """
+    """Ask a running gateway through its control socket; blocks. Raises ControlError."""
     what = f"{socket}: the gateway"
     answer = client.request(
         socket, "status", None, to=to, what=what, timeout_s=limits.STATUS_TIMEOUT_S

@@ -8,17 +8,20 @@ ends nothing: it requests a reload.
 
 A thread that dies of an uncaught exception is a failure of the process: it stops in the same way,
 so that a supervisor restarts it, rather than continue without a part of itself.
+:class:`Supervisor` tells systemd how the process is.
 """
 
+import asyncio
 import contextlib
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Final
@@ -31,6 +34,7 @@ mlog = logging.getLogger(__name__)
 EXIT_STUCK: Final = 3
 """Exit code of a process that did not stop in time."""
 
+_US: Final = 1_000_000
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -47,7 +51,7 @@ class Stopper:
 
     Args:
         on_stop: requests an orderly stop. Called once, not on the loop's thread.
-        waits_for: what an orderly stop is waiting for now, for the log.
+        waits_for: returns the part that an orderly stop is waiting for, for the log.
         on_hangup: requests a reload, at each SIGHUP. Called as ``on_stop``.
 
     Attributes:
@@ -56,9 +60,9 @@ class Stopper:
 
     def __init__(
         self,
-        on_stop: Callable[[], None],
+        on_stop: Callable[[], object],
         waits_for: Callable[[], str],
-        on_hangup: Callable[[], None] = lambda: None,
+        on_hangup: Callable[[], object] = lambda: None,
     ) -> None:
         self.failure: str | None = None
         self._on_stop = on_stop
@@ -68,11 +72,7 @@ class Stopper:
         threading.Thread(target=self._run, name="stopper", daemon=True).start()
 
     def stop(self, failure: str | None = None) -> None:
-        """Request the stop, on any thread; further requests have no effect.
-
-        Args:
-            failure: the reason, if it is a failure.
-        """
+        """Request the stop, on any thread; further requests have no effect."""
         self.failure = self.failure or failure
         os.kill(os.getpid(), signal.SIGTERM)
 
@@ -117,3 +117,41 @@ def _stack(frame: FrameType) -> str:
         f"{place.f_code.co_qualname} ({Path(place.f_code.co_filename).name}:{line})"
         for place, line in traceback.walk_stack(frame)
     )
+
+
+class Supervisor:
+    """Tells systemd: ready, stopping, alive (sd_notify(3)); nothing if it did not ask for that.
+
+    Belongs to the event loop's thread. ``environment`` has ``NOTIFY_SOCKET`` and, for the watchdog,
+    ``WATCHDOG_USEC`` and ``WATCHDOG_PID``, as systemd sets them.
+    """
+
+    def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
+        path = environment.get("NOTIFY_SOCKET", "")
+        self._address = f"\0{path[1:]}" if path.startswith("@") else path
+        self._watchdog_s = 0.0
+        pid = environment.get("WATCHDOG_PID", str(os.getpid()))
+        if pid == str(os.getpid()):
+            self._watchdog_s = int(environment.get("WATCHDOG_USEC", "0")) / _US
+
+    def ready(self) -> None:
+        """It serves clients."""
+        self._tell("READY=1")
+
+    def stopping(self) -> None:
+        """It is about to end."""
+        self._tell("STOPPING=1")
+
+    async def stay_alive(self) -> None:
+        """Tell that the event loop turns, as often as systemd wants; for ever, if it does."""
+        while self._address and self._watchdog_s:
+            self._tell("WATCHDOG=1")
+            await asyncio.sleep(self._watchdog_s / 2)
+
+    def _tell(self, text: str) -> None:
+        if not self._address:
+            return
+        # a supervisor that is gone or busy must not hold up the process
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as to, contextlib.suppress(OSError):
+            to.setblocking(False)
+            to.sendto(text.encode(), self._address)

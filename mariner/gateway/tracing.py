@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from eventer_bridge.core.session import REMOTE_SOURCE, Session
+from eventer_bridge.core.session import REMOTE_SOURCE
 from eventer_bridge.errors import ConfigurationError
 from eventer_bridge.model import QueryParams, Status, quoted_type
+from eventer_bridge.packed import Batch
 from mariner import limits
 from mariner.version import __version__
 
@@ -46,8 +47,7 @@ def query_name(kind: type[QueryParams]) -> str:
 def load_library() -> tuple[Any, Any, Any, Any, Any]:
     """Import OpenTelemetry: ``trace_exporter``, ``resources``, ``trace``, ``export``, its status.
 
-    Raises:
-        ConfigurationError: the extra is not installed.
+    Raises ConfigurationError if the extra is not installed.
     """
     try:
         from opentelemetry.exporter.otlp.proto.http import trace_exporter  # noqa: PLC0415
@@ -62,15 +62,7 @@ def load_library() -> tuple[Any, Any, Any, Any, Any]:
 
 
 class Tracing:
-    """See the module. An observer of the core.
-
-    Args:
-        config: where spans go.
-        name: of the gateway.
-
-    Raises:
-        ConfigurationError: the extra is not installed.
-    """
+    """See the module. An observer of the core; raises as :func:`load_library`."""
 
     def __init__(self, config: TracesConfig, name: str) -> None:
         trace_exporter, resources, trace, export, status = load_library()
@@ -85,18 +77,17 @@ class Tracing:
         self._tracer = self._provider.get_tracer("mariner", __version__)
         self._error = status.ERROR
 
-    def on_session(self, session: Session, persisted: bool) -> None:
+    def on_session(self, session: Batch, persisted: bool) -> None:
         """Begin a span, when it is registered (``core.Observer``)."""
         # not for security
         if random.random() >= self._ratio or session.source == REMOTE_SOURCE:  # noqa: S311
             return
-        first = session.events[0]
         span = self._tracer.start_span(
             "register",
             attributes={
-                "mariner.session": f"{first.id.server}/{first.id.session}",
-                "mariner.type": quoted_type(first.type),
-                "mariner.events": len(session.events),
+                "mariner.session": f"{session.server}/{session.session}",
+                "mariner.type": quoted_type(session.event_types[0]),
+                "mariner.events": len(session),
                 "mariner.bytes": session.payload_bytes,
             },
         )

@@ -1,5 +1,5 @@
 """Mariner server: rights of clients, their connections, notification, the listener."""
 
-from mariner.server.server import MarinerServer, listen
+from mariner.server.connection import MarinerServer, listen
 
 __all__ = ["MarinerServer", "listen"]

@@ -11,34 +11,43 @@ registrations come in the order of the requests.
 Runs on the event loop's thread.
 """
 
+import functools
 import logging
-from bisect import bisect_left
+import ssl
 from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate
 from typing import Any, Final
+
+from typing_extensions import override
 
 from eventer_bridge import limits as core_limits
 from eventer_bridge import slices
 from eventer_bridge.backends.history import Departure, History
-from eventer_bridge.core.client_service import ClientService
+from eventer_bridge.core.authentication import Authenticator
+from eventer_bridge.core.base import EventCore
+from eventer_bridge.core.client_service import (
+    ClientServer,
+    ClientService,
+    ClientWire,
+    ObserveQueryCb,
+)
 from eventer_bridge.core.client_session import ClientSession
 from eventer_bridge.core.cursors import Attempt
-from eventer_bridge.core.gathering import Gathered
-from eventer_bridge.core.replay import Start
+from eventer_bridge.core.replay import ReplayWire, Start
 from eventer_bridge.core.rights import Rights
-from eventer_bridge.core.session import Session, packed_of
 from eventer_bridge.errors import Outcome, RemoteProtocolError
 from eventer_bridge.model import Event, EventId, QueryResult, Status, cut
-from eventer_bridge.net import Slot, framing
+from eventer_bridge.net import Admission, Slot, framing
 from eventer_bridge.net import limits as net_limits
+from eventer_bridge.net.accepting import StreamListener, listen_for_streams
 from eventer_bridge.net.liveness import Liveness
 from eventer_bridge.net.stats import CloseReason
 from eventer_bridge.net.stream import Stream
-from eventer_bridge.packed import Packed
+from eventer_bridge.packed import Batch, batch_of
 from eventer_bridge.slices import Steps
 from mariner import limits
 from mariner.errors import ContractError
-from mariner.server.encoding import encoded_requested, keep_encoded, register_successes
+from mariner.server import encoding
+from mariner.server.encoding import encoded_requested, register_successes
 from mariner.wire import codec
 from mariner.wire.messages import (
     CursorLost,
@@ -54,17 +63,14 @@ from mariner.wire.messages import (
     PingRes,
     QueryReq,
     QueryRes,
-    RegisterReq,
     RegisterRes,
     StatusMsg,
     UpToDate,
 )
 from mariner.wire.protocol import LargeMessage, MarinerProtocol, Received, RefusedRegister, Role
 
-_REGISTRATIONS: Final = (Packed, RegisterReq)
 
-
-class ClientConnection(Stream[Received]):
+class ClientConnection(Stream[Received], ClientWire[int], ReplayWire):
     """See the module.
 
     Args:
@@ -75,10 +81,10 @@ class ClientConnection(Stream[Received]):
 
     __slots__ = (
         "_is_operational",
-        "_known_types",
         "_ping_id",
         "_protocol",
         "_session",
+        "_types",
         "_wants_histories",
     )
 
@@ -93,15 +99,16 @@ class ClientConnection(Stream[Received]):
         )
         super().__init__(self._protocol, service.stats, liveness, slot, connections)
         self._session: ClientSession[int] = ClientSession(service, self, self)
-        self._known_types = service.known_types
+        self._types = service.types
         self._is_operational = False  # as last sent to the client
         self._ping_id = 0
         self._wants_histories = False
 
     # --- Stream -------------------------------------------------------------------------
 
+    @override
     def take_some(self) -> bool:
-        """See ``Stream``; registrations that follow one another are gathered together."""
+        """Registrations that follow one another are gathered together."""
         messages = self._protocol.next_messages()
         if not messages:
             return False
@@ -115,65 +122,52 @@ class ClientConnection(Stream[Received]):
     def _gather(self, messages: list[Received]) -> int:
         """Take registrations that come first, to be registered together; returns how many."""
         registrations = self._session.registrations
-        room = registrations.room if isinstance(messages[0], _REGISTRATIONS) else 0
-        some: list[Packed | RegisterReq] = []
+        room = registrations.room if isinstance(messages[0], Batch) else 0
+        batches: list[Batch] = []
         for message in messages:
-            if len(some) >= room or not isinstance(message, _REGISTRATIONS):
+            if room <= 0 or not isinstance(message, Batch):
                 break
-            some.append(message)
-        asked = [i.register_events for i in some]
-        sizes = [len(events) or 1 for events in asked]
-        if sum(sizes) > room:  # they are taken up to the one that fills it
-            del asked[bisect_left([*accumulate(sizes)], room) + 1 :]
-        n_allowed = registrations.n_allowed(asked)
+            batches.append(message)
+            room -= len(message) or 1
+        n_allowed = registrations.n_allowed(batches)
         if n_allowed:
-            del some[n_allowed:], asked[n_allowed:], sizes[n_allowed:]
-            gathered = Gathered([i.register_id for i in some], asked, sum(sizes))
-            names = [i.request_key for i in some]
-            if any(names):
-                gathered.names, gathered.afters = names, [i.after_key for i in some]
             del messages[:n_allowed]
-            registrations.gather(gathered)
+            registrations.gather(batches[:n_allowed])
         return n_allowed
 
+    @override
     def on_message(self, message: Received) -> None:
-        """See ``Stream``."""
-        if isinstance(message, _REGISTRATIONS):  # most of them
-            self._session.registrations.register(
-                message.register_id,
-                message.register_events,
-                message.request_key,
-                message.after_key,
-            )
+        if isinstance(message, Batch):  # most of them
+            self._session.registrations.register(message)
         else:
             self._handlers[type(message)](self, message)
 
+    @override
     def on_protocol_error(self, error: RemoteProtocolError) -> None:
-        """See ``Stream``."""
         is_init = self._session.rights is None and isinstance(error, ContractError)
         if is_init and error.msg_type == "init_req":  # type: ignore[attr-defined]
             self._session.decline(str(error))
         else:
             super().on_protocol_error(error)
 
+    @override
     def on_closing(self) -> None:
-        """See ``Stream``."""
         self._session.leave()
 
+    @override
     def on_closed(self, reason: CloseReason) -> None:
-        """See ``Stream``."""
         del self._session  # else they would hold each other until garbage collection
 
+    @override
     def probe(self) -> None:
-        """See ``Stream``."""
         if self._session.rights is not None:
             self._ping_id += 1
             self.write(self._protocol.send(PingReq(self._ping_id)))
             self.flush()
 
     @property
+    @override
     def is_answering(self) -> bool:
-        """See ``Stream``."""
         return self._session.is_answering
 
     # --- messages -----------------------------------------------------------------------
@@ -209,7 +203,8 @@ class ClientConnection(Stream[Received]):
     def _on_refused_register(self, message: RefusedRegister) -> None:
         extra = {**self.log_extra, "reason": cut(message.error)}
         self.mlog.warning("invalid registration", extra=extra)
-        self._session.registrations.refuse(message.register_id, message.error)
+        batch = batch_of((), self._types, message.register_id)
+        self._session.registrations.refuse(batch, message.error)
 
     def _on_query(self, message: QueryReq) -> None:
         self._session.queries.add(message.query_id, message.params)
@@ -232,14 +227,11 @@ class ClientConnection(Stream[Received]):
         # nothing else holds the message, which takes long to free
         await self._handle_large(await slices.run(self._protocol.decode_large(large)))
 
-    async def _handle_large(self, message: Message | RefusedRegister) -> None:
+    async def _handle_large(self, message: Message | Batch | RefusedRegister) -> None:
         if self.close_reason is not None:
             return
-        if isinstance(message, RegisterReq):
-            register_id, events = message.register_id, message.register_events
-            key, after = message.request_key, message.after_key
-            del message
-            await self._session.registrations.register_large(register_id, events, key, after)
+        if isinstance(message, Batch):
+            await self._session.registrations.register_large(message)
         else:
             self.on_message(message)
 
@@ -255,12 +247,13 @@ class ClientConnection(Stream[Received]):
 
     # --- ClientWire ---------------------------------------------------------------------
 
+    @override
     def use_rights(self, rights: Rights) -> None:
-        """See ``ClientWire``."""
         self._protocol.large_bytes = min(limits.LARGE_FRAME_BYTES, rights.inline_bytes)
-        # the payloads of others are looked at in any case
-        self._protocol.known_types = None if rights.has_schemas else self._known_types
+        self._protocol.read_bytes = 0 if rights.has_schemas else limits.READ_FRAME_BYTES
+        self._protocol.types = self._types
 
+    @override
     def send_accepted(
         self,
         status: Status,
@@ -268,98 +261,147 @@ class ClientConnection(Stream[Received]):
         histories: Mapping[int, History],
         n_resets: int,
     ) -> None:
-        """See ``ClientWire``."""
         self._is_operational = status is Status.OPERATIONAL
-        told = sorted(histories.items())[: core_limits.MAX_REMOTE_SERVERS]
+        known = sorted(histories.items())[: core_limits.MAX_REMOTE_SERVERS]
         response = InitRes(
             True,
             status=status,
             extensions=tuple(extensions),
-            histories=tuple(KnownHistory(i, history.id) for i, history in told)
+            histories=tuple(KnownHistory(i, history.id) for i, history in known)
             if self._wants_histories
             else (),
             cursor_resets=n_resets,
         )
         self.write(self._protocol.send(response))
 
+    @override
     def send_declined(self, reason: str) -> None:
-        """See ``ClientWire``."""
         self.write(framing.encode_frame(codec.encode(InitRes(False, error=reason))))
 
-    def keep_encoded(self, requests: Sequence[int], sessions: Sequence[Session]) -> None:
-        """See ``ClientWire``."""
-        keep_encoded(sessions)
-
-    def send_registered(self, requests: Sequence[int], sessions: Sequence[Session]) -> None:
-        """See ``ClientWire``."""
+    @override
+    def send_registered(self, batches: list[Batch]) -> None:
         if self.close_reason is not None:
             return
-        if packed := packed_of(sessions):  # which know what they answer
-            frames = self._protocol.send_frames(RegisterRes, codec.encode_packed_successes(packed))
-            self.write(frames, len(packed))
-        elif sessions[0].is_large:
-            parts = codec.register_success_parts(requests[0], encoded_requested(sessions[0]))
-            self.write_parts(self._protocol.send_parts(RegisterRes, parts))
-        else:
-            answers = register_successes(requests, sessions)
-            self.write(self._protocol.send_all(RegisterRes, answers), len(answers))
+        if batches[0].is_large:
+            self._send_parts(batches[0], is_repeated=False)
+            return
+        frames = register_successes(batches)
+        self.write(self._protocol.send_frames(RegisterRes, frames), len(batches))
 
-    def send_repeated(self, request: int, session: Session) -> None:
-        """See ``ClientWire``."""
+    @override
+    def send_repeated(self, batch: Batch) -> None:
         if self.close_reason is None:
-            requested = encoded_requested(session)
-            parts = codec.register_success_parts(request, requested, is_repeated=True)
-            self.write_parts(self._protocol.send_parts(RegisterRes, parts))
+            self._send_parts(batch, is_repeated=True)
 
-    def send_refused(self, request: int, reason: str, outcome: Outcome) -> None:
-        """See ``ClientWire``."""
+    def _send_parts(self, batch: Batch, *, is_repeated: bool) -> None:
+        requested = encoded_requested(batch)
+        parts = codec.register_success_parts(batch.register_id, requested, is_repeated=is_repeated)
+        self.write_parts(self._protocol.send_parts(RegisterRes, parts))
+
+    @override
+    def send_refused(self, batch: Batch, reason: str, outcome: Outcome) -> None:
         if self.close_reason is not None:
             return
-        told = None if outcome is Outcome.REFUSED else outcome.value
-        message = codec.encode(RegisterRes(request, False, error=reason, outcome=told))
-        self.write(self._protocol.send_encoded(RegisterRes, message))
+        reported = None if outcome is Outcome.REFUSED else outcome.value
+        message = RegisterRes(batch.register_id, False, error=reason, outcome=reported)
+        self.write(self._protocol.send_encoded(RegisterRes, codec.encode(message)))
 
+    @override
     def encode_result(self, request: int, result: QueryResult) -> Steps[list[bytes]]:
-        """See ``ClientWire``."""
         return codec.encode_query_result(request, result)
 
+    @override
     def send_result(self, request: int, parts: list[bytes]) -> None:
-        """See ``ClientWire``."""
         self.write_parts(self._protocol.send_parts(QueryRes, parts))
 
+    @override
     def send_notification(self, message: bytes) -> None:
-        """See ``ClientWire``; a framed ``events`` message."""
+        """Send a framed ``events`` message."""
         self.write(message)
 
     # --- ReplayWire ---------------------------------------------------------------------
 
+    @override
     def encode_replayed(
         self, events: Sequence[Event], *, is_redelivered: bool = False
     ) -> Steps[list[bytes]]:
-        """See ``ReplayWire``."""
         return codec.encode_events_in_steps(events, is_redelivered=is_redelivered)
 
+    @override
     def send_replayed(self, parts: list[bytes]) -> None:
-        """See ``ReplayWire``."""
         self.write_parts(self._protocol.send_parts(EventsMsg, parts))
 
+    @override
     def send_gap(self, server_id: int, oldest: EventId | None, departure: Departure | None) -> None:
-        """See ``ReplayWire``."""
         other = None if departure is None else OtherHistory(*departure)
         self.write(self._protocol.send(Gap(server_id, oldest, other)))
 
+    @override
     def send_up_to_date(self) -> None:
-        """See ``ReplayWire``."""
         self.write(self._protocol.send(UpToDate()))
 
+    @override
     def send_cursor_lost(self, reason: str) -> None:
-        """See ``ReplayWire``."""
         if self.close_reason is None:
             self.write(self._protocol.send(CursorLost(reason)))
 
+    @override
     def send_status(self, status: Status) -> None:
-        """See ``ClientWire``; clients know two of the four states (002)."""
+        """Clients know two of the four states (002)."""
         is_operational = status is Status.OPERATIONAL
         if is_operational is not self._is_operational:
             self._is_operational = is_operational
             self.write(self._protocol.send(StatusMsg(status)))
+
+
+async def listen(
+    core: EventCore,
+    authenticator: Authenticator,
+    host: str,
+    port: int,
+    *,
+    tls_context: ssl.SSLContext | None = None,
+    admission: Admission | None = None,
+    observe_query: ObserveQueryCb = lambda params, seconds: None,
+) -> "MarinerServer":
+    """Listen for Mariner clients.
+
+    Args:
+        core: handles registrations and queries; the caller closes it, after the server.
+        authenticator: lets clients in.
+        host: address or name to listen on.
+        port: TCP port; 0 takes a free one (see :attr:`MarinerServer.port`).
+        tls_context: TLS for all connections; None for plain TCP.
+        admission: the process' slots; None: its own.
+        observe_query: called after each query with its parameters and its duration in seconds.
+
+    Raises:
+        OSError: listening on the address failed.
+    """
+    server = MarinerServer(core, authenticator, encoding, observe_query)
+    server.service.types = core.type_table(codec.read_type)
+    return await server.begin(
+        listen_for_streams(
+            host,
+            port,
+            functools.partial(ClientConnection, server.service),
+            admission=admission,
+            stats=server.stats,
+            tls=tls_context,
+            handshake_timeout_s=net_limits.FIRST_MESSAGE_TIMEOUT_S,
+        )
+    )
+
+
+class MarinerServer(ClientServer[StreamListener[ClientConnection]]):
+    """Serves Mariner clients. Created by :func:`listen`."""
+
+    @property
+    def port(self) -> int:
+        """TCP port in use."""
+        return self.listener.port
+
+    @property
+    def connections(self) -> frozenset[ClientConnection]:
+        """Connections that still exist."""
+        return self.listener.streams

@@ -8,7 +8,7 @@ decoding for larger ones.
 
 Beyond the contract:
 
-- a message is UTF-8 and valid JSON (no NaN, no lone ``surrogates``), nested no deeper than
+- a message is UTF-8 and valid JSON (no NaN, no lone surrogates), nested no deeper than
   ``MAX_RECEIVED_DEPTH`` levels;
 - one of more than ``limits.MAX_LENIENT_BYTES`` has no additional properties, no integers with
   a point or an exponent, and no duplicate keys of which only the last value is valid;
@@ -43,19 +43,21 @@ from eventer_bridge.model import (
     Status,
 )
 from eventer_bridge.packed import (
-    KnownTypes,
-    Packed,
+    IS_COMPILED,
+    Batch,
     StoredEvents,
+    TypeTable,
+    batch_of,
     encode_answers,
     encode_stored,
-    pack,
+    read_json,
 )
 from eventer_bridge.slices import Steps, cut_in_steps, event_parts
 from eventer_bridge.subscription import check_query_types, too_many_segments
 from mariner import limits
 from mariner.errors import ContractError
-from mariner.wire import contract, lenient, surrogates
-from mariner.wire import wire_types as wire
+from mariner.wire import contract, lenient
+from mariner.wire import messages as wire
 from mariner.wire.messages import (
     EventsMsg,
     Histories,
@@ -132,11 +134,29 @@ def decode(message: bytes) -> Message:
         return _decode_again(message, e)
 
 
-def pack_or_decode(message: bytes, types: KnownTypes | None) -> Message | Packed:
-    """As :func:`decode`, but pack registrations of these types, if any (``packed``)."""
-    if types is not None and (packed := pack(message, types, _decode_packed)) is not None:
-        return packed
-    return decode(message)
+def read(message: bytes, types: TypeTable | None) -> Message | Batch:
+    """As :func:`decode`, but a registration is a batch, of these types.
+
+    Args:
+        message: without framing.
+        types: of the wire; None: a registration is decoded, too.
+    """
+    if types is None:
+        return decode(message)
+    batch = read_json(message, types, _decode_read) if IS_COMPILED else None
+    return _with_batch(decode(message), types) if batch is None else batch
+
+
+def read_batch(message: bytes, types: TypeTable) -> Batch | None:
+    """A batch from a ``register_req``; None: it is another message, or is to be decoded."""
+    return read_json(message, types, _decode_read) if IS_COMPILED else None
+
+
+def _with_batch(message: Message, types: TypeTable) -> Message | Batch:
+    if type(message) is not RegisterReq:
+        return message
+    keys = message.request_key, message.after_key
+    return batch_of(message.register_events, types, message.register_id, *keys)
 
 
 def read_type(text: bytes) -> EventType | None:
@@ -147,34 +167,32 @@ def read_type(text: bytes) -> EventType | None:
         return None
 
 
-def _decode_packed(message: bytes) -> Sequence[RegisterEvent]:
-    """The events of a packed message; cannot fail."""
+def _decode_read(message: bytes) -> Sequence[RegisterEvent]:
+    """The events of a message that was read; cannot fail."""
     decoded = decode(message)
     assert type(decoded) is RegisterReq
     return decoded.register_events
 
 
-def decode_batch(
-    messages: Sequence[bytes], types: KnownTypes | None = None
-) -> list[Message | Packed]:
-    """As :func:`pack_or_decode`, but faster; up to the first that typed decoding refuses."""
+def read_several(messages: Sequence[bytes], types: TypeTable | None) -> list[Message | Batch]:
+    """As :func:`read`, but faster; up to the first that typed decoding refuses."""
     if types is None:
-        return _decode_typed(messages)
-    packed = [pack(message, types, _decode_packed) for message in messages]
-    unpacked = [data for data, i in zip(messages, packed, strict=True) if i is None]
-    if not unpacked:
-        return cast("list[Message | Packed]", packed)
-    typed = iter(_decode_typed(unpacked))
-    decoded: list[Message | Packed] = []
-    for registration in packed:
-        message = next(typed, None) if registration is None else registration
+        return [*_decode_typed(messages)]
+    found = [read_batch(message, types) for message in messages]
+    others = [data for data, batch in zip(messages, found, strict=True) if batch is None]
+    if not others:
+        return cast("list[Message | Batch]", found)
+    typed = iter(_decode_typed(others))
+    decoded: list[Message | Batch] = []
+    for batch in found:
+        message = next(typed, None) if batch is None else batch
         if message is None:
             break
-        decoded.append(message)
+        decoded.append(message if isinstance(message, Batch) else _with_batch(message, types))
     return decoded
 
 
-def _decode_typed(messages: Sequence[bytes]) -> list[Message | Packed]:
+def _decode_typed(messages: Sequence[bytes]) -> list[Message]:
     decoded: list[Any] = []
     with contextlib.suppress(*_DECODE_ERRORS):
         b"\n".join(messages).decode()  # raw parts are not checked by msgspec
@@ -339,11 +357,11 @@ def _refuse_unexplained(message: bytes, reason: str, pointer: str = "") -> NoRet
 
 def _refuse_text(message: bytes, error: Exception) -> NoReturn:
     """Refuse a message that is no JSON, or has lone surrogates."""
-    if len(message) <= limits.MAX_LENIENT_BYTES and (found := surrogates.mend(message)):
+    if len(message) <= limits.MAX_LENIENT_BYTES and (found := lenient.mend(message)):
         mended, position = found
         with contextlib.suppress(msgspec.DecodeError):
             pointer = _pointer_to_event(mended, position)
-            _refuse_unexplained(mended, surrogates.reason(position), pointer)
+            _refuse_unexplained(mended, lenient.reason(position), pointer)
     raise ContractError(f"not JSON: {error}") from None
 
 
@@ -416,11 +434,6 @@ def encode_events(events: Sequence[Event]) -> bytes:
     return _encode(events)[1:-1]
 
 
-def decode_events(encoded: bytes) -> Sequence[Event]:
-    """The opposite of :func:`encode_events`."""
-    return _decode_events(b"[%b]" % encoded)
-
-
 def encode_events_message(events: Sequence[bytes]) -> bytes:
     """An ``events`` message of encoded events."""
     return b'{"msg_type":"events","events":[%b]}' % b",".join(events)
@@ -447,10 +460,10 @@ def encode_register_successes(
     return [*map(_encode, map(_RegisterSuccess, register_ids, repeat(True), events))]
 
 
-def encode_packed_successes(requests: list[Packed]) -> bytes:
-    """As :func:`encode_register_success`, of what packed requests became; frames, joined."""
+def encode_batch_successes(batches: list[Batch]) -> bytes:
+    """As :func:`encode_register_success`, of batches that are encodable; frames, joined."""
     before = b'{"msg_type":"register_res","register_id":'
-    return encode_answers(requests, before, b',"success":true,"events":[', b"]}")
+    return encode_answers(batches, before, b',"success":true,"events":[', b"]}")
 
 
 def encode_events_in_steps(

@@ -33,7 +33,7 @@ from eventer_bridge.model import RegisterEvent
 from eventer_bridge.slices import Steps
 from mariner import limits
 from mariner.errors import ContractError
-from mariner.wire import codec, lenient, surrogates
+from mariner.wire import codec, lenient
 from mariner.wire.messages import Message, RegisterReq
 
 _decode_events: Final = msgspec.json.Decoder(list[RegisterEvent]).decode
@@ -255,11 +255,11 @@ def _check_surrogates(event: bytes, pointer: str, error: Exception) -> None:
     if len(event) > limits.MAX_LENIENT_BYTES:
         reason = f"lone surrogate, or not JSON: {error}"  # finding out would take long
         raise ContractError(reason, pointer=pointer) from None
-    if found := surrogates.mend(event):
+    if found := lenient.mend(event):
         mended, position = found
         with contextlib.suppress(msgspec.DecodeError):
             _check_json(mended)
-            raise ContractError(f"{surrogates.reason(position)} of the event", pointer=pointer)
+            raise ContractError(f"{lenient.reason(position)} of the event", pointer=pointer)
 
 
 def _is_escaped(message: bytes, begin: int, end: int) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
+from msgspec import UNSET, Raw, UnsetType
 
 from eventer_bridge import limits
 from eventer_bridge.backends.history import HistoryId
@@ -18,9 +19,13 @@ from eventer_bridge.model import (
     EventId,
     EventType,
     Int64,
+    Order,
+    OrderBy,
+    Payload,
     QueryParams,
     RegisterEvent,
     Status,
+    Timestamp,
 )
 
 UNKNOWN: Final = Outcome.UNKNOWN.value
@@ -28,7 +33,7 @@ UNAVAILABLE: Final = Outcome.UNAVAILABLE.value
 """Outcomes of a registration that failed."""
 
 NEEDS_REQUEST_KEY: Final = "expected with a request_key only"
-"""What is wrong with an ``after_key`` that stands alone."""
+"""The reason for refusing an ``after_key`` without a ``request_key``."""
 
 RequestKey: TypeAlias = Annotated[
     str, msgspec.Meta(min_length=1, max_length=limits.MAX_REQUEST_KEY_CHARACTERS)
@@ -150,7 +155,7 @@ class RegisterReq(Tagged, frozen=True, tag="register_req", omit_defaults=True):
     after_key: RequestKey | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what the contract refuses.
+        """Check a rule of the contract.
 
         Raises:
             ValueError: an ``after_key`` without a ``request_key``; decoding makes it a refusal.
@@ -211,7 +216,7 @@ class Parked(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
 
 
 class EventsAck(Tagged, frozen=True, tag="events_ack", omit_defaults=True):
-    """Client → server: how far its cursor may go on.
+    """Client → server: acknowledges events.
 
     Attributes:
         ids: of each server, the last event that is dealt with.
@@ -225,11 +230,11 @@ class EventsAck(Tagged, frozen=True, tag="events_ack", omit_defaults=True):
 
 
 class UpToDate(Tagged, frozen=True, tag="up_to_date"):
-    """Server → client: what was persisted before has been sent."""
+    """Server → client: all events persisted before were sent."""
 
 
 class OtherHistory(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
-    """What a client saw is not what the server has.
+    """The events seen by a client differ from those of the server.
 
     Attributes:
         last: the last session that both have in common; 0: there is none.
@@ -241,12 +246,12 @@ class OtherHistory(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=
 
 
 class Gap(Tagged, frozen=True, tag="gap", omit_defaults=True):
-    """Server → client: what follows does not continue what the client saw.
+    """Server → client: the next events do not continue those seen by the client.
 
     Attributes:
-        server_id: whose events.
-        oldest: the next one that there is.
-        other_history: why; None: retention deleted events that it did not see.
+        server_id: the server of the events.
+        oldest: the next existing one.
+        other_history: the reason; None: retention deleted events that it did not see.
     """
 
     server_id: Int64
@@ -281,3 +286,125 @@ Message: TypeAlias = (
 def name_of(message_type: type[Any]) -> str:
     """``msg_type`` of a message class."""
     return str(message_type.__struct_config__.tag)
+
+
+# --- messages with another form on the wire (002, "JSON Schema definitions") --------------
+# A property whose type depends on another one (``success``, ``query_type``) is kept raw here, or
+# is a property of one of the ``QueryProperties``, which are decoded in a second step.
+
+
+EventTypes: TypeAlias = tuple[EventType, ...]
+EventIds: TypeAlias = Annotated[tuple[EventId, ...], msgspec.Meta(max_length=limits.MAX_QUERY_IDS)]
+
+
+class WireInitRes(Tagged, frozen=True, tag="init_res"):
+    """``error`` has a defined type on failure, the others on success."""
+
+    success: bool
+    status: Raw | UnsetType = UNSET
+    error: Raw | UnsetType = UNSET
+    extensions: Raw | UnsetType = UNSET
+    histories: Raw | UnsetType = UNSET
+    cursor_resets: Raw | UnsetType = UNSET
+
+
+class WireRegisterRes(Tagged, frozen=True, tag="register_res"):
+    """``events`` and ``repeated`` have a defined type on success, the others on failure."""
+
+    register_id: Int64
+    success: bool
+    events: Raw | UnsetType = UNSET
+    error: Raw | UnsetType = UNSET
+    outcome: Raw | UnsetType = UNSET
+    repeated: Raw | UnsetType = UNSET
+
+
+class WireQueryReq(Tagged, frozen=True, tag="query_req", forbid_unknown_fields=False):
+    """Common properties of the three kinds of query; the others are in a :class:`WireQuery`."""
+
+    query_id: Int64
+    query_type: str
+
+
+WireMessage: TypeAlias = (
+    InitReq
+    | WireInitRes
+    | StatusMsg
+    | EventsMsg
+    | RegisterReq
+    | WireRegisterRes
+    | WireQueryReq
+    | QueryRes
+    | PingReq
+    | PingRes
+    | EventsAck
+    | UpToDate
+    | Gap
+    | CursorLost
+)
+
+
+class Head(msgspec.Struct, gc=False):
+    """Properties of any message for its refusal."""
+
+    msg_type: Raw | UnsetType = UNSET
+    register_id: Raw | UnsetType = UNSET
+
+
+class RawEvents(msgspec.Struct, gc=False):
+    """The events of any message that has some to register."""
+
+    register_events: tuple[Raw, ...] = ()
+
+
+class Types(msgspec.Struct, gc=False):
+    """The types of any query, as they came."""
+
+    event_types: Raw | UnsetType = UNSET
+
+
+ABSENT: Final[Any] = None
+"""Default of a property that may be absent, but not null."""
+
+
+class QueryProperties(msgspec.Struct, gc=False, tag_field="query_type", kw_only=True):
+    """Properties of a ``query_req`` that depend on its ``query_type``.
+
+    They are those of the model, in the same order.
+    """
+
+
+class LatestProperties(QueryProperties, tag="latest", kw_only=True):
+    """See ``model.QueryLatestParams``."""
+
+    event_types: EventTypes = ABSENT
+    last_event_id: EventId = ABSENT
+
+
+class TimeseriesProperties(QueryProperties, tag="timeseries", kw_only=True):
+    """See ``model.QueryTimeseriesParams``."""
+
+    event_types: EventTypes = ABSENT
+    t_from: Timestamp = ABSENT
+    t_to: Timestamp = ABSENT
+    source_t_from: Timestamp = ABSENT
+    source_t_to: Timestamp = ABSENT
+    order: Order
+    order_by: OrderBy
+    max_results: Int64 = ABSENT
+    last_event_id: EventId = ABSENT
+    ids: EventIds = ABSENT
+    payload: Payload = ABSENT
+    unique_type: bool = False
+
+
+class ServerProperties(QueryProperties, tag="server", kw_only=True):
+    """See ``model.QueryServerParams``."""
+
+    server_id: Int64
+    persisted: bool
+    max_results: Int64 = ABSENT
+    last_event_id: EventId = ABSENT
+
+
+WireQuery: TypeAlias = LatestProperties | TimeseriesProperties | ServerProperties

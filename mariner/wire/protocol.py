@@ -25,9 +25,10 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from eventer_bridge import limits as core_limits
 from eventer_bridge.net import framing
 from eventer_bridge.net import limits as net_limits
-from eventer_bridge.packed import KnownTypes, Packed
+from eventer_bridge.packed import Batch, TypeTable, batch_in_steps
 from eventer_bridge.slices import Steps
 from mariner import limits
 from mariner.errors import (
@@ -81,7 +82,7 @@ _MAY_SEND: Final[dict[tuple[Role, State], frozenset[type[Any]]]] = {
     (Role.CLIENT, State.CONNECTING): frozenset({InitReq}),
     (Role.CLIENT, State.INITIATING): frozenset(),
     (Role.CLIENT, State.OPEN): frozenset(
-        {RegisterReq, Packed, QueryReq, PingReq, PingRes, EventsAck}
+        {RegisterReq, Batch, QueryReq, PingReq, PingRes, EventsAck}
     ),
     (Role.CLIENT, State.CLOSED): frozenset(),
     (Role.SERVER, State.CONNECTING): frozenset(),
@@ -121,8 +122,8 @@ class LargeMessage(msgspec.Struct, frozen=True, gc=False):
     data: bytes
 
 
-Received: TypeAlias = Message | Packed | RefusedRegister | LargeMessage
-"""What a connection gets from its peer."""
+Received: TypeAlias = Message | Batch | RefusedRegister | LargeMessage
+"""A received message."""
 
 
 class MarinerProtocol:
@@ -134,8 +135,9 @@ class MarinerProtocol:
         max_frame_bytes: largest message accepted afterwards.
 
     Attributes:
-        known_types: a server gets registrations of these packed (``codec.pack_or_decode``).
+        types: of the batches that a server gets in place of registrations (``codec.read``).
         large_bytes: size above which a server gets a :class:`LargeMessage`.
+        read_bytes: size up to which it gets a batch all the same, if the message is a usual one.
     """
 
     __slots__ = (
@@ -149,8 +151,9 @@ class MarinerProtocol:
         "_peer_role",
         "_role",
         "_state",
-        "known_types",
         "large_bytes",
+        "read_bytes",
+        "types",
     )
 
     def __init__(
@@ -166,7 +169,8 @@ class MarinerProtocol:
                 net_limits.MAX_FRAME_BYTES if is_server else net_limits.MAX_ANSWER_FRAME_BYTES
             )
         self.large_bytes = limits.LARGE_FRAME_BYTES
-        self.known_types: KnownTypes | None = None
+        self.read_bytes = limits.READ_FRAME_BYTES
+        self.types: TypeTable | None = None
         self._role = role
         self._peer_role = Role.SERVER if role is Role.CLIENT else Role.CLIENT
         self._set_state(State.CONNECTING)
@@ -252,12 +256,12 @@ class MarinerProtocol:
                     return messages
             message: Received
             if len(frame) > self.large_bytes and self._role is Role.SERVER:
-                message = LargeMessage(frame)
+                message = self._read_large(frame)
             else:
-                message = codec.pack_or_decode(frame, self.known_types)
+                message = codec.read(frame, self.types)
                 if type(message) not in self._peer_may_send:
                     raise RemoteProtocolError(self._not_allowed(self._peer_role, type(message)))
-                if self._state is not _OPEN and not isinstance(message, Packed):
+                if self._state is not _OPEN and not isinstance(message, Batch):
                     self._on_init(message)
         except ContractError as e:
             message = self._refused(e)
@@ -273,13 +277,20 @@ class MarinerProtocol:
         if self.large_bytes < net_limits.BATCH_BYTES:  # one of them may be large
             return
         decoder, messages, may_send = self._decoder, self._messages, self._peer_may_send
-        messages += codec.decode_batch([first, *decoder.frames], self.known_types)
+        messages += codec.read_several([first, *decoder.frames], self.types)
         if not may_send.issuperset(map(type, messages)):
             del messages[next(i for i, m in enumerate(messages) if type(m) not in may_send) :]
         if messages:
             self._batch_bytes = len(first) + decoder.take(len(messages) - 1)
 
-    def decode_large(self, large: LargeMessage) -> Steps[Message | RefusedRegister]:
+    def _read_large(self, frame: bytes) -> Batch | LargeMessage:
+        if self.types is not None and len(frame) <= self.read_bytes:
+            batch = codec.read_batch(frame, self.types)
+            if batch is not None and len(batch) <= core_limits.LARGE_SESSION_EVENTS:
+                return batch
+        return LargeMessage(frame)
+
+    def decode_large(self, large: LargeMessage) -> Steps[Message | Batch | RefusedRegister]:
         """Decode a message in steps; raises as :meth:`next_message`."""
         try:
             if len(large.data) > limits.LARGE_FRAME_BYTES:
@@ -293,7 +304,11 @@ class MarinerProtocol:
         except RemoteProtocolError:
             self._set_state(State.CLOSED)
             raise
-        return message
+        if type(message) is not RegisterReq or self.types is None:
+            return message
+        keys = message.request_key, message.after_key
+        events, register_id = message.register_events, message.register_id
+        return (yield from batch_in_steps(events, self.types, register_id, *keys))
 
     def _refused(self, error: ContractError) -> RefusedRegister:
         """The refusal of an invalid message; raises its error if it cannot be answered."""
@@ -324,7 +339,7 @@ class MarinerProtocol:
         return self.send_frames(message_type, framing.encode_frames(messages))
 
     def send_frames(self, message_type: type[Message], frames: bytes) -> bytes:
-        """As :meth:`send_all`, of what is framed already."""
+        """As :meth:`send_all`, with framed messages."""
         if message_type not in self._may_send:
             raise LocalProtocolError(self._not_allowed(self._role, message_type))
         return frames

@@ -1,39 +1,49 @@
-"""Clients, the slowest first: from the status of a gateway on this machine, or of all together.
+"""Clients and cursors, those that are furthest behind first.
 
-Names and addresses of clients are told only by the control socket; ``/metrics`` has them together.
+Single ones are known only from the control socket of a gateway on this machine; ``/metrics`` has
+them together. Changes of cursors go over it, as those of ``mariner cursors``; they are asked twice,
+and kept with the name of the user in the log, and in the audit trail of the gateway.
 """
 
-from eventer_bridge.errors import ConfigurationError, ControlError
-from mariner.gateway.status import ClientStatus, ConnectionStatus
-from mariner_console import texts
-from mariner_console.metrics import Scrape
-from mariner_console.page.parts import TextTable, card, failure, note
+import logging
+from typing import Literal
+
+import msgspec
+from nicegui import ui
+from typing_extensions import override
+
+from eventer_bridge.errors import ConfigurationError, ControlError, InvalidEventError
+from eventer_bridge.model import EventId, Timestamp
+from mariner.cli.values import format_event_id, parse_event_id
+from mariner.gateway.cursor_requests import CursorRequest, ParkedInfo
+from mariner.gateway.status import ClientStatus, ConnectionStatus, CursorStatus
+from mariner_console import limits, texts
+from mariner_console.page.parts import (
+    Columns,
+    MetricRow,
+    Panel,
+    TextTable,
+    card,
+    failure,
+    field,
+    is_confirmed,
+    metric,
+    note,
+    rows_by,
+    status_of,
+)
 from mariner_console.watcher import Watcher
 
-_WIRE_COLUMNS = {
-    "wire": "Wire", "clients": "Clients", "connections": "Connections", "unread": "Unread by all",
-    "largest": "Unread by one", "lag": "Slowest behind",
-}  # fmt: skip
-
-_CLIENT_COLUMNS = {
-    "client": "Client", "wire": "Wire", "behind": "Behind", "unread": "Unread",
-    "registered": "Registered/s", "notified": "Notified/s", "connections": "Connections",
-    "subscriptions": "Subscriptions", "quota": "Quota",
-}  # fmt: skip
-
-_SLOW_COLUMNS = {
-    "number": "#", "client": "Client", "wire": "Wire", "peer": "Address", "behind": "Behind",
-    "unread": "Unread",
-}  # fmt: skip
+mlog = logging.getLogger(__name__)
 
 
-class ClientsPanel:
-    """The panel."""
+class ClientsPanel(Panel):
+    """Clients by wire; single ones and slow connections, if there is a control socket."""
 
     def __init__(self, watcher: Watcher) -> None:
         self._watcher = watcher
         with card("Clients by wire"):
-            self._wires = TextTable(_WIRE_COLUMNS, key="wire", empty="Not known.")
+            self._wires = TextTable(_WIRES, empty="Not known.")
         with card("Clients, those furthest behind first"):
             if watcher.config.control is None:
                 note(
@@ -42,74 +52,248 @@ class ClientsPanel:
                 )
                 return
             self._failure = failure()
-            self._clients = TextTable(_CLIENT_COLUMNS, key="client", empty="There is none.")
+            self._clients = TextTable(_CLIENTS, empty="There is none.")
             self._left_out = note("")
         with card("Connections that read too slowly"):
-            self._slow = TextTable(_SLOW_COLUMNS, key="number", empty="No connection is too slow.")
+            self._slow = TextTable(_SLOWEST, empty="No connection is too slow.")
 
+    @override
     async def refresh(self) -> None:
-        """Show what they do now."""
-        scrape = self._watcher.view.scrape
-        self._wires.set(_wires(scrape) if scrape else [])
+        self._wires.set(rows_by(self._watcher.view.scrape, "wire", "clients"))
         if self._watcher.config.control is None:
             return
-        try:
-            status = await self._watcher.status()
-        except (ConfigurationError, ControlError) as e:
-            self._failure.set_text(texts.shown(str(e), 400))
+        if (status := await status_of(self._watcher, self._failure)) is None:
             return
-        self._failure.set_text("")
-        self._clients.set([_client(i) for i in status.clients])
+        self._clients.set(status.clients)
         more = status.clients_left_out
         self._left_out.set_text(f"{more:,} more" if more else "")
-        self._slow.set([_slow(number, i) for number, i in enumerate(status.slowest, 1)])
+        self._slow.set(enumerate(status.slowest, 1))
 
 
-def _wires(scrape: Scrape) -> list[dict[str, str]]:
-    found = {
-        column: scrape.by(f"mariner_{name}", "wire")
-        for column, name in (
-            ("connections", "connections"),
-            ("unread", "send_queue_bytes"),
-            ("largest", "send_queue_largest_bytes"),
-            ("lag", "send_lag_seconds"),
-        )
-    }
-    return [
-        {
-            "wire": texts.shown(wire),
-            "clients": texts.of_number(n_clients),
-            "connections": texts.of_number(found["connections"].get(wire)),
-            "unread": texts.of_number(found["unread"].get(wire), "B"),
-            "largest": texts.of_number(found["largest"].get(wire), "B"),
-            "lag": texts.of_seconds(found["lag"].get(wire)),
-        }
-        for wire, n_clients in scrape.by("mariner_clients", "wire").items()
-    ]
+def _bytes(value: float | None) -> str:
+    return texts.of_number(value, "B")
 
 
-def _client(client: ClientStatus) -> dict[str, str]:
-    met = [name for name, use in client.quota.items() if use.hits]
+def _quota(client: ClientStatus) -> str:
     held = ["held back now"] if client.is_held else []
-    return {
-        "client": texts.shown(client.name),
-        "wire": texts.shown(client.wire),
-        "behind": texts.of_seconds(client.behind_s) if client.behind_s else "no",
-        "unread": texts.of_number(client.unread_bytes, "B"),
-        "registered": texts.of_number(client.registered_per_s),
-        "notified": texts.of_number(client.notified_per_s),
-        "connections": texts.of_number(client.connections),
-        "subscriptions": texts.of_number(client.subscriptions),
-        "quota": ", ".join([*held, *(f"met {name}" for name in met)]),
-    }
+    return ", ".join([*held, *(f"met {name}" for name, use in client.quota.items() if use.hits)])
 
 
-def _slow(number: int, connection: ConnectionStatus) -> dict[str, str]:
-    return {
-        "number": str(number),
-        "client": texts.shown(connection.client or texts.UNKNOWN),
-        "wire": texts.shown(connection.wire),
-        "peer": texts.shown(connection.peer),
-        "behind": texts.of_seconds(connection.behind_s),
-        "unread": texts.of_number(connection.unread_bytes, "B"),
-    }
+_WIRES: Columns[MetricRow] = {
+    "Wire": lambda i: texts.shown(i.label),
+    "Clients": metric("clients", texts.of_number),
+    "Connections": metric("connections", texts.of_number),
+    "Unread by all": metric("send_queue_bytes", _bytes),
+    "Unread by one": metric("send_queue_largest_bytes", _bytes),
+    "Slowest behind": metric("send_lag_seconds", texts.of_seconds),
+}
+
+_CLIENTS: Columns[ClientStatus] = {
+    "Client": lambda i: texts.shown(i.name),
+    "Wire": lambda i: texts.shown(i.wire),
+    "Behind": lambda i: texts.of_seconds(i.behind_s) if i.behind_s else "no",
+    "Unread": lambda i: _bytes(i.unread_bytes),
+    "Registered/s": lambda i: texts.of_number(i.registered_per_s),
+    "Notified/s": lambda i: texts.of_number(i.notified_per_s),
+    "Connections": lambda i: texts.of_number(i.connections),
+    "Subscriptions": lambda i: texts.of_number(i.subscriptions),
+    "Quota": _quota,
+}
+
+_SLOWEST: Columns[tuple[int, ConnectionStatus]] = {
+    "#": lambda i: str(i[0]),
+    "Client": lambda i: texts.shown(i[1].client or texts.UNKNOWN),
+    "Wire": lambda i: texts.shown(i[1].wire),
+    "Address": lambda i: texts.shown(i[1].peer),
+    "Behind": lambda i: texts.of_seconds(i[1].behind_s),
+    "Unread": lambda i: _bytes(i[1].unread_bytes),
+}
+
+
+# --- cursors ------------------------------------------------------------------------------
+
+
+class CursorsPanel(Panel):
+    """Cursors, and the events that they parked; ``writer`` is the user, if they may change them."""
+
+    def __init__(self, watcher: Watcher, writer: str | None) -> None:
+        self._watcher = watcher
+        self._writer = writer
+        self._found: dict[str, CursorStatus] = {}
+        self._picked: CursorStatus | None = None
+        self._parked: list[ParkedInfo] = []
+        self._picked_event: EventId | None = None
+        is_local = watcher.config.control is not None
+        with card("Cursors, those furthest behind first"):
+            empty = "There is none."
+            if is_local:
+                self._table = TextTable(_CURSORS, key=_key, empty=empty, on_pick=self._pick)
+            else:
+                self._clients = TextTable(_CURSORS_OF_CLIENT, empty=empty)
+            self._failure = failure()
+            if not is_local:
+                note(
+                    "Single cursors, and the events that they parked, are seen and reset only over"
+                    " the control socket of a gateway on this machine: 'control' of this gateway in"
+                    " the configuration of the console."
+                )
+                return
+        with card("The cursor that is picked") as self._card:
+            self._name = note("")
+            self._events = TextTable(_PARKED, empty="It parked none.", on_pick=self._pick_event)
+            if writer is not None:
+                self._make_form()
+            self._refusal = failure()
+            self._done = ui.label("").classes("console-well").props("role=status")
+        self._card.set_visibility(False)
+
+    def _make_form(self) -> None:
+        with ui.element("div").classes("console-form"):
+            ui.button("Redeliver …", on_click=lambda: self._change_parked("redeliver"))
+            ui.button("Drop …", on_click=lambda: self._change_parked("drop")).props("outline")
+            note("The event that is picked, or all that are parked.")
+        with ui.element("div").classes("console-form"):
+            self._behind = field("Go on behind (SERVER/SESSION/INSTANCE …; empty: the start)")
+            ui.button("Reset …", on_click=self._reset).props("outline")
+
+    @override
+    async def refresh(self) -> None:
+        if self._watcher.config.control is None:
+            scrape = self._watcher.view.scrape
+            rows = rows_by(scrape, "client", "cursor_lag_seconds", is_ranked=True)
+            self._clients.set(rows)
+            return
+        if (status := await status_of(self._watcher, self._failure)) is None:
+            return
+        self._found = {_key(i): i for i in status.cursors}
+        self._table.set(status.cursors)
+        if self._picked is None:
+            return
+        before, self._picked = self._picked, self._found.get(_key(self._picked))
+        if self._picked is None:
+            self._card.set_visibility(False)
+        elif self._picked.n_parked != before.n_parked:
+            await self._look(self._picked)
+
+    async def _pick(self, key: str | None) -> None:
+        self._picked = self._found.get(key or "")
+        self._card.set_visibility(self._picked is not None)
+        self._say("", "")
+        self._show([])
+        if self._picked is not None:
+            self._name.set_text(_title(self._picked))
+            await self._look(self._picked)
+
+    async def _look(self, cursor: CursorStatus) -> None:
+        """Show what a cursor parked."""
+        reason = await self._request(CursorRequest("show", cursor.client, cursor.name))
+        if reason is not None:
+            self._say(reason, "")
+
+    async def _request(self, request: CursorRequest) -> str | None:
+        """Ask for something, and show what is parked then; returns why not."""
+        try:
+            answer = await self._watcher.request_cursors(request)
+        except (ConfigurationError, ControlError) as e:
+            return str(e)
+        at = self._picked
+        if at is not None and (at.client, at.name) == (request.client, request.name):
+            self._show(answer.parked)
+        return None
+
+    def _show(self, parked: list[ParkedInfo]) -> None:
+        self._parked = parked
+        self._events.set(parked)
+        if self._picked_event not in {i.id for i in parked}:
+            self._picked_event = None
+
+    def _say(self, refusal: str, done: str) -> None:
+        self._refusal.set_text(texts.shown(refusal, 400))
+        self._done.set_text(done)
+
+    def _pick_event(self, text: str | None) -> None:
+        ids = (i.id for i in self._parked)
+        self._picked_event = next((i for i in ids if format_event_id(i) == text), None)
+
+    # --- changes --------------------------------------------------------------------------
+
+    async def _change_parked(self, do: Literal["redeliver", "drop"]) -> None:
+        cursor, event_id = self._picked, self._picked_event
+        if cursor is None:
+            return
+        if not self._parked:
+            self._say("It parked none.", "")
+            return
+        what = "all parked events" if event_id is None else format_event_id(event_id)
+        ids = () if event_id is None else (event_id,)
+        request = CursorRequest(do, cursor.client, cursor.name, ids, self._writer or "")
+        await self._change(request, f"{what} of {_title(cursor)}")
+
+    async def _reset(self) -> None:
+        cursor, text = self._picked, self._behind.value
+        if cursor is None:
+            return
+        try:
+            if len(text) > limits.MAX_INPUT_CHARACTERS:
+                raise InvalidEventError("that is too long")
+            ids = tuple(parse_event_id(i) for i in text.split())
+        except InvalidEventError as e:
+            self._say(str(e), "")
+            return
+        to = " ".join(map(format_event_id, ids)) or "the start"
+        request = CursorRequest("reset", cursor.client, cursor.name, ids, self._writer or "")
+        warning = "A connection that has it is closed."
+        await self._change(request, f"{_title(cursor)} to {to}", warning)
+
+    async def _change(self, request: CursorRequest, what: str, warning: str = "") -> None:
+        do, at = request.do, self._watcher.config.name
+        self._say("", "")
+        question = f"{do.capitalize()} this on {texts.shown(at)}?"
+        if not await is_confirmed(question, f"{what}\n{warning}".strip(), do.capitalize()):
+            return
+        ids = [format_event_id(i) for i in request.ids]
+        of = {"client": request.client, "cursor": request.name, "ids": ids}
+        extra = {"user": self._writer, "gateway": at, **of}
+        reason = await self._request(request)
+        if reason is None:
+            mlog.info(f"cursor {do}", extra=extra)
+            self._say("", f"Done: {do} {what}")
+        else:
+            mlog.warning(f"no cursor {do}", extra={**extra, "reason": reason})
+            self._say(reason, "")
+
+
+def _key(cursor: CursorStatus) -> str:
+    """What tells it from others, also where names are cut or escaped alike."""
+    return msgspec.json.encode([cursor.client, cursor.name]).decode()
+
+
+def _title(cursor: CursorStatus) -> str:
+    return f"cursor {texts.shown(cursor.name)} of client {texts.shown(cursor.client)}"
+
+
+_CURSORS: Columns[CursorStatus] = {
+    "Cursor": lambda i: texts.shown(i.name),
+    "Client": lambda i: texts.shown(i.client),
+    "Behind": lambda i: texts.of_seconds(i.lag_s),
+    "Events behind (up to 1,000)": lambda i: texts.of_number(i.lag_events),
+    "Parked": lambda i: texts.of_number(i.n_parked),
+    "Connected": lambda i: "yes" if i.is_connected else "no",
+}
+
+_CURSORS_OF_CLIENT: Columns[MetricRow] = {
+    "Client": lambda i: texts.shown(i.label),
+    "Cursors": metric("cursors", texts.of_number),
+    "Furthest behind": metric("cursor_lag_seconds", texts.of_seconds),
+    "Events behind (up to 1,000)": metric("cursor_lag_events", texts.of_number),
+    "Parked": metric("cursor_parked_events", texts.of_number),
+    "Connected": metric("cursors_connected", texts.of_number),
+}
+"""Of a gateway that tells nothing of single cursors."""
+
+_PARKED: Columns[ParkedInfo] = {
+    "Event": lambda i: format_event_id(i.id),
+    "Parked (UTC)": lambda i: texts.of_moment(Timestamp.from_float(i.at)),
+    "To be redelivered": lambda i: "yes" if i.is_due else "no",
+    "Reason": lambda i: texts.shown(i.reason, 500),
+}

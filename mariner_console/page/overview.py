@@ -1,30 +1,40 @@
-"""All gateways at a glance; of the one that is looked at, rates, latencies and what is wrong."""
+"""What a gateway tells of itself: state, rates, latencies and problems; store; alarms."""
 
 import time
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 from nicegui import ui
+from typing_extensions import override
 
-from mariner_console import problems, texts
-from mariner_console.page.parts import Figure, Series, TextTable, TimeChart, card, note
-from mariner_console.view import GatewayView, Point
+from mariner_console import texts
+from mariner_console.page.parts import (
+    Columns,
+    Figure,
+    MetricRow,
+    Panel,
+    Series,
+    TextTable,
+    TimeChart,
+    card,
+    metric,
+    note,
+    rows_by,
+)
+from mariner_console.view import Alarm, Alarms, GatewayView, Point, Problem, Scrape, find_problems
 
 
-class OverviewPanel:
-    """The panel."""
+class OverviewPanel(Panel):
+    """All gateways at a glance; of the one that is looked at, rates, latencies and problems."""
 
     def __init__(self, view: GatewayView, others: Sequence[GatewayView]) -> None:
         self._view = view
         self._others = others
-        self._shown: tuple[bool, list[problems.Problem]] | None = None
+        self._shown: tuple[bool, list[Problem]] | None = None
         self._drawn: Point | None = None
         if len(others) > 1:
             with card("Gateways"):
-                columns = {
-                    "name": "Gateway", "state": "State", "registered": "Registered/s",
-                    "notified": "Notified/s", "clients": "Clients", "version": "Version",
-                }  # fmt: skip
-                self._gateways = TextTable(columns, key="name")
+                self._gateways = TextTable(_GATEWAYS)
         with card(f"State of {texts.shown(view.name)}"):
             self._problems = ui.column().classes("gap-1").props("role=status")
             with ui.element("div").classes("console-figures"):
@@ -36,13 +46,13 @@ class OverviewPanel:
                 self._latencies = TimeChart("Latencies over the last five minutes", "ms")
         note("Latencies are of the last 10 s; rates of the last 2 s.")
 
+    @override
     async def refresh(self) -> None:
-        """Show what is known now."""
         if len(self._others) > 1:
-            self._gateways.set([_row(i) for i in self._others])
+            self._gateways.set(self._others)
         for title, text in _figures(self._view).items():
             self._figures[title].set(text)
-        shown = self._view.status is not None, problems.find(self._view, time.time())
+        shown = self._view.status is not None, find_problems(self._view, time.time())
         if shown != self._shown:
             self._shown = shown
             self._show(*shown)
@@ -50,7 +60,7 @@ class OverviewPanel:
             self._drawn = self._view.point
             self._draw()
 
-    def _show(self, is_known: bool, found: Sequence[problems.Problem]) -> None:
+    def _show(self, is_known: bool, found: Sequence[Problem]) -> None:
         self._problems.clear()
         with self._problems:
             if not found:
@@ -89,17 +99,19 @@ def state(view: GatewayView) -> str:
     return "CONNECTING" if view.failure is None else "NOT CONNECTED"
 
 
-def _row(view: GatewayView) -> dict[str, str]:
-    point, scrape = view.point, view.scrape
-    version = scrape and scrape.text("mariner_build_info", "version")
-    return {
-        "name": texts.shown(view.name),
-        "state": state(view),
-        "registered": texts.of_number(point and point.registered),
-        "notified": texts.of_number(point and point.notified),
-        "clients": texts.of_number(scrape and scrape.value("mariner_clients")),
-        "version": texts.shown(version or texts.UNKNOWN),
-    }
+def _version(view: GatewayView) -> str:
+    version = view.scrape and view.scrape.text("mariner_build_info", "version")
+    return texts.shown(version or texts.UNKNOWN)
+
+
+_GATEWAYS: Columns[GatewayView] = {
+    "Gateway": lambda i: texts.shown(i.name),
+    "State": state,
+    "Registered/s": lambda i: texts.of_number(i.point and i.point.registered),
+    "Notified/s": lambda i: texts.of_number(i.point and i.point.notified),
+    "Clients": lambda i: texts.of_number(i.scrape and i.scrape.value("mariner_clients")),
+    "Version": _version,
+}
 
 
 def _figures(view: GatewayView) -> dict[str, str]:
@@ -123,3 +135,87 @@ def _figures(view: GatewayView) -> dict[str, str]:
         "memory": value("process_resident_memory_bytes", "B"),
         "up for": texts.of_seconds(started_s and max(0.0, time.time() - started_s)),
     }
+
+
+class StorePanel(Panel):
+    """Store, remote servers, certificates."""
+
+    def __init__(self, view: GatewayView) -> None:
+        self._view = view
+        with card("Store"), ui.element("div").classes("console-figures"):
+            self._figures = {title: Figure(title) for title in _store_figures(view.scrape)}
+        with card("Replication and relay"):
+            self._remotes = TextTable(_REMOTES, empty="It follows no other server.")
+        with card("Certificates and revocation lists"):
+            self._expiries = TextTable(_EXPIRIES, empty="It has none.")
+
+    @override
+    async def refresh(self) -> None:
+        scrape = self._view.scrape
+        for title, text in _store_figures(scrape).items():
+            self._figures[title].set(text)
+        self._remotes.set(rows_by(scrape, "server", "remote_connected"))
+        expiries = scrape.by("mariner_tls_expiry_timestamp_seconds", "key") if scrape else {}
+        self._expiries.set(sorted(expiries.items(), key=lambda i: i[1]))
+
+
+def _store_figures(scrape: Scrape | None) -> dict[str, str]:
+    def value(name: str, unit: str = "") -> str:
+        return texts.of_number(scrape and scrape.value(f"mariner_{name}"), unit)
+
+    return {
+        "can be written": _yes(scrape and scrape.value("mariner_store_writable")),
+        "events": value("store_events"),
+        "event types": value("store_event_types"),
+        "on disk": value("store_bytes", "B"),
+        "disk free": value("store_free_bytes", "B"),
+        "to be compacted": value("store_compaction_bytes", "B"),
+        "events to be committed": value("pending_events"),
+        "queries running": value("queries_running"),
+        "queries waiting": value("queries_waiting"),
+    }
+
+
+def _yes(value: float | None) -> str:
+    return texts.UNKNOWN if value is None else "yes" if value else "NO"
+
+
+_REMOTES: Columns[MetricRow] = {
+    "Server": lambda i: texts.shown(i.label),
+    "Connected": metric("remote_connected", _yes),
+    "Synced": metric("replication_synced", _yes),
+    "Lag": metric("replication_lag_seconds", texts.of_seconds),
+    "Events on their way": metric("replication_lag_events", texts.of_number),
+    "Left out": metric("remote_events_refused_total", texts.of_number),
+}
+
+_EXPIRIES: Columns[tuple[str, float]] = {
+    "Configured as": lambda i: texts.shown(i[0]),
+    "Expires (UTC)": lambda i: datetime.fromtimestamp(i[1], UTC).strftime("%Y-%m-%d %H:%M"),
+    "Left": lambda i: texts.of_seconds(max(0.0, i[1] - time.time())),
+}
+
+
+class AlarmsPanel(Panel):
+    """Alarms of the module ``threshold`` that are raised."""
+
+    def __init__(self, alarms: Alarms) -> None:
+        self._alarms = alarms
+        with card("Alarms that are raised"):
+            self._table = TextTable(_ALARMS, empty="No alarm is raised.")
+            self._left_out = note("")
+            note("Those of the module threshold that this client may see; the newest first.")
+
+    @override
+    async def refresh(self) -> None:
+        self._table.set(self._alarms.newest())
+        more = self._alarms.left_out
+        self._left_out.set_text(f"{more:,} more were raised." if more else "")
+
+
+_ALARMS: Columns[Alarm] = {
+    "Type": lambda i: texts.of_type(i.type),
+    "Since (UTC)": lambda i: texts.of_moment(i.since),
+    "Value": lambda i: texts.of_number(i.value),
+    "Limit": lambda i: texts.of_number(i.limit),
+}

@@ -1,16 +1,19 @@
 """Small things that panels are made of."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+import functools
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from nicegui import ui
 
-from eventer_bridge.errors import InvalidEventError
+from eventer_bridge.errors import ConfigurationError, ControlError, InvalidEventError
 from eventer_bridge.model import EventType
 from eventer_bridge.subscription import Subscription
 from mariner.cli.values import parse_event_type
-from mariner_console import limits
-from mariner_console.texts import UNKNOWN
+from mariner.gateway.status import GatewayStatus
+from mariner_console import limits, texts
+from mariner_console.view import Scrape
+from mariner_console.watcher import Watcher
 
 COLORS: Final = (
     *("#2f80c9", "#e08a1e", "#3a9d5d", "#c0504d", "#8064a2", "#4bacc6"),
@@ -18,10 +21,23 @@ COLORS: Final = (
 )
 """Of series; told apart on light and on dark."""
 
-_LONG: Final = frozenset(("client", "cursor", "payload", "quota", "reason", "type"))
+_LONG: Final = frozenset(("Client", "Cursor", "Last payload", "Payload", "Quota", "Reason", "Type"))
 """Columns of long texts, which are wrapped anywhere."""
 
 _GREY: Final = "#8a949e"
+
+
+T = TypeVar("T")
+
+Columns: TypeAlias = Mapping[str, Callable[[T], str]]
+"""Texts of an item, by the titles of their columns."""
+
+
+class Panel:
+    """Makes its elements when it is created; only this module says how things look."""
+
+    async def refresh(self) -> None:
+        """Show what is known now; called once a second while it is looked at."""
 
 
 class Series(NamedTuple):
@@ -44,7 +60,7 @@ class Figure:
 
     def __init__(self, title: str) -> None:
         with ui.element("div").classes("console-figure"):
-            self._value = ui.label(UNKNOWN).classes("console-value")
+            self._value = ui.label(texts.UNKNOWN).classes("console-value")
             ui.label(title).classes("console-note")
 
     def set(self, text: str) -> None:
@@ -53,13 +69,7 @@ class Figure:
 
 
 class TimeChart:
-    """Lines over time.
-
-    Args:
-        title: said to those who do not see it.
-        unit: of the values.
-        is_log: whether the axis is logarithmic.
-    """
+    """Lines over time; the title is for screen readers."""
 
     def __init__(self, title: str, unit: str, *, is_log: bool = False) -> None:
         self._unit = unit
@@ -107,13 +117,13 @@ class TimeChart:
         }
 
 
-class TextTable:
-    """A table.
+class TextTable(Generic[T]):
+    """A table of items.
 
     Args:
-        columns: titles by name.
-        key: name of the column that identifies a row.
-        empty: what is said if there are no rows; ours, not from events.
+        columns: texts of an item, by the titles of their columns.
+        key: returns what identifies an item; None: its first text.
+        empty: text if there are no rows; ours, not from events.
         page_rows: rows that are seen at a time.
         on_pick: called with the key of the row that is picked, and None when it no longer is;
             None: rows cannot be picked.
@@ -121,42 +131,48 @@ class TextTable:
 
     def __init__(
         self,
-        columns: Mapping[str, str],
+        columns: Columns[T],
         *,
-        key: str,
+        key: Callable[[T], str] | None = None,
         empty: str = "Nothing.",
         page_rows: int = 25,
         on_pick: Callable[[str | None], Awaitable[None] | None] | None = None,
     ) -> None:
-        self._key = key
+        self._texts = {"key": key or next(iter(columns.values()))}
+        self._texts |= {f"column{index}": text for index, text in enumerate(columns.values())}
         self._page_rows = page_rows
         self._table = ui.table(
             columns=[
                 {
-                    "name": name,
+                    "name": f"column{index}",
                     "label": title,
-                    "field": name,
+                    "field": f"column{index}",
                     "align": "left",
                     "sortable": True,
-                    "classes": "console-long" if name in _LONG else "console-short",
+                    "classes": "console-long" if title in _LONG else "console-short",
                 }
-                for name, title in columns.items()
+                for index, title in enumerate(columns)
             ],
             rows=[],
-            row_key=key,
+            row_key="key",
             pagination={"rowsPerPage": page_rows},
             selection="single" if on_pick else None,
-            on_select=lambda e: on_pick and on_pick(e.selection[0][key] if e.selection else None),
+            on_select=lambda e: on_pick and on_pick(e.selection[0]["key"] if e.selection else None),
         ).classes("console-table")
         self._table.props(f'flat dense wrap-cells no-data-label="{empty}"')
 
-    def set(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Show other rows."""
+    def row(self, item: T) -> dict[str, str]:
+        """The key and the texts of an item."""
+        return {name: text(item) for name, text in self._texts.items()}
+
+    def set(self, items: Iterable[T]) -> None:
+        """Show other items."""
+        rows = [self.row(i) for i in items]
         if self._table.rows != rows:
-            picked = {i[self._key] for i in self._table.selected}
-            self._table.rows = [dict(i) for i in rows]
+            picked = {i["key"] for i in self._table.selected}
+            self._table.rows = rows
             self._table.props["hide-pagination"] = len(rows) <= self._page_rows
-            self._table.selected = [i for i in self._table.rows if i[self._key] in picked]
+            self._table.selected = [i for i in rows if i["key"] in picked]
 
     def show(self, is_shown: bool) -> None:
         """Show or hide it."""
@@ -179,13 +195,7 @@ def unfolded() -> ui.label:
 
 
 async def is_confirmed(question: str, what: str, button: str) -> bool:
-    """Ask a second time.
-
-    Args:
-        question: the question.
-        what: is to be done, in lines.
-        button: what is pressed for yes; the focus is on the other one.
-    """
+    """Ask a second time: ``what`` is to be done, in lines; ``button`` is for yes, not focused."""
     with ui.dialog() as dialog, ui.card():
         ui.label(question)
         ui.label(what).classes("console-unfolded")
@@ -206,11 +216,46 @@ def field(title: str, value: str = "", **attributes: Any) -> ui.input:
 def patterns_of(text: str) -> list[EventType]:
     """Event types with wildcards, as they are typed: separated by blanks; nothing: all.
 
-    Raises:
-        InvalidEventError: one is wrong.
+    Raises InvalidEventError if one is wrong.
     """
     if len(text) > limits.MAX_INPUT_CHARACTERS:
         raise InvalidEventError("that is too long")
     patterns = [parse_event_type(i) for i in text.split()] or [("*",)]
     Subscription(patterns)  # checks that '*' is last
     return patterns
+
+
+class MetricRow(NamedTuple):
+    """A value of a label, and values of metrics (without ``mariner_``) by this label."""
+
+    label: str
+    by: Callable[[str], Mapping[str, float]]
+
+
+def metric(name: str, show: Callable[[float | None], str]) -> Callable[[MetricRow], str]:
+    """A column with a metric."""
+    return lambda row: show(row.by(name).get(row.label))
+
+
+def rows_by(
+    scrape: Scrape | None, label: str, first: str, *, is_ranked: bool = False
+) -> list[MetricRow]:
+    """A row for each value of a label that a metric has; the largest first, if ranked."""
+    if scrape is None:
+        return []
+    by = functools.cache(lambda name: scrape.by(f"mariner_{name}", label))
+    found = by(first)
+    return [
+        MetricRow(i, by) for i in (sorted(found, key=lambda i: -found[i]) if is_ranked else found)
+    ]
+
+
+async def status_of(watcher: Watcher, failed: ui.label) -> GatewayStatus | None:
+    """What the control socket tells; None: nothing, and the label says why."""
+    try:
+        status = await watcher.status()
+    except (ConfigurationError, ControlError) as e:
+        failed.set_text(texts.shown(str(e), 400))
+        return None
+    failed.set_text("")
+    return status

@@ -6,6 +6,7 @@ from contextlib import aclosing
 from typing import Any
 
 from nicegui import events, ui
+from typing_extensions import override
 
 from eventer_bridge.errors import InvalidEventError
 from eventer_bridge.model import EventType, QueryLatestParams
@@ -13,6 +14,8 @@ from mariner.cli.values import plural
 from mariner.errors import MarinerError
 from mariner_console import limits, texts
 from mariner_console.page.parts import (
+    Columns,
+    Panel,
     TextTable,
     card,
     failure,
@@ -25,8 +28,8 @@ from mariner_console.type_tree import Leaf, Node, TypeTree
 from mariner_console.watcher import Watcher
 
 
-class TypesPanel:
-    """The panel."""
+class TypesPanel(Panel):
+    """A tree, or the types that a search finds; the last event of the picked one."""
 
     def __init__(self, watcher: Watcher) -> None:
         self._watcher = watcher
@@ -42,8 +45,7 @@ class TypesPanel:
                     ui.button("Load", on_click=self._load)
                 self._failure = failure()
                 self._count = note("").props("role=status")
-                columns = {"type": "Type", "time": "Time (UTC)", "payload": "Last payload"}
-                self._found = TextTable(columns, key="type", empty="No such type is loaded.")
+                self._found = TextTable(_LEAVES, empty="No such type is loaded.")
                 self._found.show(False)
                 self._tree = ui.tree([], on_select=self._pick, on_expand=self._expand)
                 self._tree.props('no-nodes-label="There is no event." selected-color=primary')
@@ -52,8 +54,8 @@ class TypesPanel:
                 self._event = unfolded()
                 note("Pick a type.")
 
+    @override
     async def refresh(self) -> None:
-        """Bring the last events that are seen up to date."""
         if not self._n_loads:
             await self._load()
         seen = [i.leaf.type for i in self._types.visible(self._expanded) if i.leaf is not None]
@@ -103,7 +105,7 @@ class TypesPanel:
         self._found.show(bool(text))
         self._tree.set_visibility(not text)
         if text:
-            self._found.set([_row(i) for i in self._types.search(text)])
+            self._found.set(self._types.search(text))
 
     def _expand(self, e: events.ValueChangeEventArguments[Any]) -> None:
         self._expanded = {i for i in e.value if isinstance(i, int)}
@@ -151,9 +153,8 @@ def _label(node: Node) -> str:
     return f"{segment}{count}: {node.leaf.text} ({moment})"
 
 
-def _row(leaf: Leaf) -> dict[str, str]:
-    return {
-        "type": texts.of_type(leaf.type),
-        "time": texts.of_moment(leaf.timestamp),
-        "payload": leaf.text,
-    }
+_LEAVES: Columns[Leaf] = {
+    "Type": lambda i: texts.of_type(i.type),
+    "Time (UTC)": lambda i: texts.of_moment(i.timestamp),
+    "Last payload": lambda i: i.text,
+}

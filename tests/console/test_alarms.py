@@ -4,7 +4,7 @@ import pytest
 
 from eventer_bridge.model import BinaryPayload, Event, JsonPayload, Payload
 from mariner_console import limits
-from mariner_console.alarms import Alarms
+from mariner_console.view import Alarms
 from tests.console.support import event
 
 

@@ -26,8 +26,7 @@ from eventer_bridge.net import limits as net_limits
 from eventer_bridge.net.stats import ServerStats
 from mariner_console import door, limits
 from mariner_console.config import User
-from mariner_console.gate import Gate
-from mariner_console.login import Logins
+from mariner_console.gate import Gate, Logins
 from tests.console.support import PASSWORD, Console, console, log_in
 
 TIMEOUT_S: Final = 60.0

@@ -13,7 +13,7 @@ from eventer_bridge.net import limits as net_limits
 from eventer_bridge.net.stats import ServerStats
 from mariner_console import limits
 from mariner_console.config import User
-from mariner_console.login import Logins
+from mariner_console.gate import Logins
 
 RANDOM = "x" * 43
 

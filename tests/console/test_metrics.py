@@ -4,8 +4,8 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.exposition import generate_latest
 
-from mariner_console import metrics
-from mariner_console.metrics import Scrape, quantile, rate
+from mariner_console import view
+from mariner_console.view import Scrape, quantile, rate
 
 
 class Exposed:
@@ -17,7 +17,7 @@ class Exposed:
         self.seconds = Histogram("seconds", "", buckets=(0.01, 0.1), registry=self.registry)
 
     def read(self, at_s: float) -> Scrape:
-        return metrics.parse(generate_latest(self.registry).decode(), at_s)
+        return view.parse(generate_latest(self.registry).decode(), at_s)
 
 
 def test_values_of_labels_are_summed() -> None:
@@ -65,4 +65,4 @@ def test_a_quantile_is_of_what_came_between() -> None:
 
 def test_what_is_no_metrics_is_an_error() -> None:
     with pytest.raises(ValueError, match=r"<html>"):
-        metrics.parse("<html> 1 2 3 4", 0)
+        view.parse("<html> 1 2 3 4", 0)

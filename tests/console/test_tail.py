@@ -10,9 +10,8 @@ from mariner import client
 from mariner.errors import InitError
 from mariner_console import limits
 from mariner_console.config import WatchedGateway
-from mariner_console.page.tail import TailPanel
-from mariner_console.tail import Kept, follow
-from mariner_console.watcher import Watcher
+from mariner_console.page.events import TailPanel
+from mariner_console.watcher import Kept, Tail, Watcher, connect
 from tests.console.support import event
 from tests.support.inprocess import running_gateway
 
@@ -42,7 +41,7 @@ async def test_a_flood_is_read_and_counted() -> None:
     async with running_gateway() as gateway:
         port = gateway.mariner.port
         at = WatchedGateway("a", "127.0.0.1", "app", port=port)
-        tail = await follow(at, "secret", None, [("flood", "*")])
+        tail = Tail(await connect(at, "secret", None, [("flood", "*")]))
         async with await client.connect(
             "127.0.0.1", port, client_name="app", client_token="secret"
         ) as app:
@@ -81,4 +80,4 @@ async def test_a_wrong_token_is_told() -> None:
     async with running_gateway() as gateway:
         at = WatchedGateway("a", "127.0.0.1", "app", port=gateway.mariner.port)
         with pytest.raises(InitError):
-            await follow(at, "wrong", None, [("*",)])
+            await connect(at, "wrong", None, [("*",)])

@@ -3,8 +3,8 @@
 import pytest
 
 from eventer_bridge.model import JsonPayload, Status
-from mariner_console import limits, metrics, problems
-from mariner_console.view import GatewayView
+from mariner_console import limits
+from mariner_console.view import GatewayView, Problem, find_problems, parse
 from tests.console.support import event
 
 NOW_S = 1_800_000_000.0
@@ -25,12 +25,12 @@ process_start_time_seconds 5.0
 def view_of(text: str, status: Status = Status.OPERATIONAL) -> GatewayView:
     view = GatewayView("a")
     view.on_connected(status)
-    view.on_scrape(metrics.parse(text, 1), NOW_S)
+    view.on_scrape(parse(text, 1), NOW_S)
     return view
 
 
 def texts(view: GatewayView) -> list[str]:
-    return [i.text for i in problems.find(view, NOW_S)]
+    return [i.text for i in find_problems(view, NOW_S)]
 
 
 def test_all_is_well() -> None:
@@ -87,7 +87,7 @@ def test_each_problem_is_told(line: str, text: str, is_critical: bool) -> None:
     name = line.split("{", maxsplit=1)[0].split(" ", maxsplit=1)[0]
     others = [i for i in WELL.splitlines() if not i.startswith(name)]
     view = view_of("\n".join([*others, line, ""]))
-    assert problems.find(view, NOW_S) == [problems.Problem(is_critical, text)]
+    assert find_problems(view, NOW_S) == [Problem(is_critical, text)]
 
 
 def test_what_keeps_clients_out_comes_first() -> None:
@@ -112,10 +112,10 @@ def test_the_history_has_rates_and_a_bound() -> None:
     view = GatewayView("a")
     for i in range(limits.MAX_HISTORY_POINTS + 10):
         text = f"process_start_time_seconds 1.0\nmariner_events_registered_total {i * 6}.0\n"
-        view.on_scrape(metrics.parse(text, 2 * i), NOW_S + 2 * i)
+        view.on_scrape(parse(text, 2 * i), NOW_S + 2 * i)
     assert len(view.history) == limits.MAX_HISTORY_POINTS
     assert view.point is not None
     assert view.point.registered == 3
     assert view.point.notified is None
-    view.on_scrape(metrics.parse("process_start_time_seconds 9.0\n", 10_000), NOW_S)
+    view.on_scrape(parse("process_start_time_seconds 9.0\n", 10_000), NOW_S)
     assert view.point is None  # a gateway that was started anew has no rates yet

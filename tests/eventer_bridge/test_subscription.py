@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eventer_bridge import limits
-from eventer_bridge.backends.type_trie import TypeTrie
+from eventer_bridge.backends.rocksdb.types import TypeTrie
 from eventer_bridge.errors import InvalidSubscriptionError
 from eventer_bridge.model import EventType
 from eventer_bridge.subscription import EVERYTHING, NOTHING, Subscription

@@ -22,7 +22,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 import msgspec
 import psutil
 
-from mariner.client.key_maker import KeyMaker
+from mariner.client.reconnecting import KeyMaker
 from tests.perf import workload
 from tests.perf.wires import WireName, wire_of
 

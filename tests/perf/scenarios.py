@@ -203,6 +203,7 @@ class Sizes(NamedTuple):
         rsb: RSB events that are stored; a twentieth of them for each latency.
         spark: events that Spark reads.
         spark_requests: registrations of 100 events beside it.
+        form_events: registered in each form of a message.
         small: for correctness only: few requests, by clients that have no processes of their own.
     """
 
@@ -222,6 +223,7 @@ class Sizes(NamedTuple):
     rsb: int
     spark: int
     spark_requests: int
+    form_events: int
     small: bool
 
 
@@ -242,6 +244,7 @@ FULL: Final = Sizes(
     rsb=50_000,
     spark=2_000_000,
     spark_requests=10_000,
+    form_events=100_000,
     small=False,
 )
 SMALL: Final = Sizes(
@@ -261,5 +264,6 @@ SMALL: Final = Sizes(
     rsb=2_000,
     spark=2_000,
     spark_requests=20,
+    form_events=2_000,
     small=True,
 )

@@ -29,6 +29,8 @@ from eventer_bridge.model import (
     JsonPayload,
     Timestamp,
 )
+from eventer_bridge.slices import at_once
+from tests.eventer_bridge.backends.putting import stage
 
 T = TypeVar("T")
 
@@ -72,7 +74,9 @@ def fill(path: Path, events: Iterable[Event]) -> None:
         for _, session in groupby(events, lambda i: (i.id.server, i.id.session)):
             members = list(session)
             new: list[tuple[TypeId, bytes]] = []
-            store.stage(commit, [members], types.intern(members, new), new)
+            at_once(types.intern([(0, i.type) for i in members], new))
+            store.stage_types(commit, new)
+            stage(store, commit, [members], types.ids)
         store.write(commit)
         store.ext_sync()
     finally:

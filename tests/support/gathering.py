@@ -1,11 +1,9 @@
 """What a server hands over of registrations that came together."""
 
-from typing import Any
-
 import pytest
 
 from eventer_bridge.core.client_registrations import ClientRegistrations
-from eventer_bridge.core.gathering import Gathered
+from eventer_bridge.packed import Batch
 
 
 def note_gathered(monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -14,15 +12,15 @@ def note_gathered(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     gather, register = ClientRegistrations.gather, ClientRegistrations.register
     one_by_one: list[object] = []
 
-    def note(self: ClientRegistrations[Any], requests: Gathered[Any]) -> None:
+    def note(self: ClientRegistrations, batches: list[Batch]) -> None:
         if not one_by_one:
-            counts.append(len(requests.requests))
-        gather(self, requests)
+            counts.append(len(batches))
+        gather(self, batches)
 
-    def note_one(self: ClientRegistrations[Any], *args: Any) -> None:
-        one_by_one.append(args)
+    def note_one(self: ClientRegistrations, batch: Batch) -> None:
+        one_by_one.append(batch)
         try:
-            register(self, *args)
+            register(self, batch)
         finally:
             one_by_one.pop()
 

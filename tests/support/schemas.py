@@ -29,7 +29,7 @@ LARGE: Final = list(range(4_000))
 def checkers(pid: int | None = None) -> list[psutil.Process]:
     """Processes of schema checks that a process (None: this one) has started."""
     children = psutil.Process(pid).children()
-    return [i for i in children if "eventer_bridge.core.schema_process" in _command(i)]
+    return [i for i in children if "eventer_bridge.core.payload_schemas" in _command(i)]
 
 
 def _command(process: psutil.Process) -> list[str]:

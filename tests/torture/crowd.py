@@ -19,7 +19,7 @@ from typing import Any, Final
 import msgspec
 import psutil
 
-from eventer_bridge.backends.rocksdb.database import MERGED_BUFFERS, WRITE_BUFFER_BYTES
+from eventer_bridge import limits
 from eventer_bridge.model import JsonPayload, RegisterEvent
 from mariner import client
 from mariner.gateway.status import GatewayStatus
@@ -45,7 +45,7 @@ FILL_EVENTS: int = 1_000_000
 FILL_SESSION_EVENTS: Final = 100
 FILL_IN_FLIGHT: Final = 16
 
-MAX_GROWTH_BYTES: int = 4 * MERGED_BUFFERS * WRITE_BUFFER_BYTES
+MAX_GROWTH_BYTES: int = 4 * limits.MERGED_BUFFERS * limits.WRITE_BUFFER_BYTES
 """Of a process, from the second fifth to the last one, by their medians. Buffers of the store are
 full at one time and empty at another. In five minutes there are 180 s between the two, in which
 720,000 events are notified: 50 bytes kept for each would be more than this."""

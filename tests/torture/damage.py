@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from unittest import mock
 
+from eventer_bridge import limits
 from eventer_bridge.backends import rocksdb
 from eventer_bridge.backends.base import Backend
-from eventer_bridge.backends.rocksdb import database, directories, log_files
+from eventer_bridge.backends.rocksdb import directories, log_files
 from eventer_bridge.errors import StorageError, StoreLockedError
 from eventer_bridge.model import (
     Event,
@@ -33,6 +34,7 @@ from eventer_bridge.model import (
     Timestamp,
 )
 from tests.eventer_bridge.backends.oracle import answer
+from tests.eventer_bridge.backends.putting import put
 from tests.torture.ledger import ViolationError
 from tests.torture.report import Progress
 
@@ -199,7 +201,7 @@ def _events(session: int) -> list[Event]:
 async def _register(backend: Backend, first: int, last: int) -> list[Event]:
     sessions = [_events(i) for i in range(first, last + 1)]
     for events in sessions:
-        await backend.register(events)
+        await put(backend, events)
     return [event for events in sessions for event in events]
 
 
@@ -223,7 +225,7 @@ async def _crashed(directory: Path) -> _Original:
 
 async def _grown(directory: Path) -> _Original:
     live, path = directory / "live", directory / "grown"
-    with mock.patch.multiple(database, WRITE_BUFFER_BYTES=32 << 10, MERGED_BUFFERS=1):
+    with mock.patch.multiple(limits, WRITE_BUFFER_BYTES=32 << 10, MERGED_BUFFERS=1):
         async with await rocksdb.create(live) as backend:
             events = await _register(backend, 1, SESSIONS)
             directories.copy(live, path)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from eventer_bridge.backends.rocksdb import acknowledged, log_files
+from eventer_bridge.backends.rocksdb import log_files, log_tail
 from tests.support import process as processes
 from tests.support.gateway import gateway
 from tests.support.process import ChildError
@@ -151,4 +151,4 @@ def _last_log(store: Path) -> Path:
 
 
 def _acknowledged_bytes(log: Path) -> int:
-    return acknowledged.read(log.parent)[-1].n_bytes
+    return log_tail.read(log.parent)[-1].n_bytes

@@ -5,21 +5,27 @@ A file that was compiled in another way takes the place of ``eventer_bridge.pack
 
 import random
 import sys
-from importlib.machinery import ExtensionFileLoader
-from importlib.util import module_from_spec, spec_from_file_location
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ExtensionFileLoader, ModuleSpec
+from importlib.util import spec_from_file_location
 
 import pytest
 
 NAME = "eventer_bridge.packed._packed"
 
 
-def use(path: str) -> None:
-    """Have everything that is imported later use this file."""
-    loader = ExtensionFileLoader(NAME, path)
-    spec = spec_from_file_location(NAME, path, loader=loader)
-    assert spec is not None
-    sys.modules[NAME] = module_from_spec(spec)
-    loader.exec_module(sys.modules[NAME])
+class Finder(MetaPathFinder):
+    """Finds this file where the module is looked for."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def find_spec(self, fullname: str, path: object, target: object = None) -> ModuleSpec | None:
+        """See ``MetaPathFinder``."""
+        if fullname != NAME:
+            return None
+        loader = ExtensionFileLoader(NAME, self._path)
+        return spec_from_file_location(NAME, self._path, loader=loader)
 
 
 def run_tests() -> None:
@@ -51,11 +57,11 @@ def run_inputs(number: int, seed: int) -> None:
 def main() -> None:
     """Run what is wanted with the module."""
     path, number, seed = sys.argv[1:]
-    use(path)
+    sys.meta_path.insert(0, Finder(path))
     from eventer_bridge import packed
 
     assert packed.IS_COMPILED
-    assert sys.modules[packed.pack.__module__].__file__ == path
+    assert sys.modules[packed.read_json.__module__].__file__ == path
     run_tests()
     run_inputs(int(number), int(seed))
 

@@ -1,6 +1,9 @@
 """Every event that is registered over any wire is told whole on every wire, whatever its session's
 size: by answers, notifications, queries and replays, here, through a relay and at a replica."""
 
+import asyncio
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Final
@@ -55,7 +58,7 @@ def made(wire: str, name: str) -> Case:
 
 @pytest.fixture(scope="module")
 def how(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Whether requests and answers are packed."""
+    """Whether requests and answers are read and written by compiled functions."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "plain":
             world.without_compiled(patch)
@@ -68,14 +71,13 @@ def how(request: pytest.FixtureRequest) -> Iterator[str]:
 async def everybody(how: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
     """Everybody listens."""
     async with world.world(tmp_path_factory.mktemp("wires")) as it:
-        is_packing = it.gateways.origin.mariner.service.known_types is not None
-        assert is_packing is (how == "compiled")
+        assert packed.IS_COMPILED is (how == "compiled")
         yield it
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def nobody(how: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Gateway]:
-    """Nobody listens, so that sessions of several events are kept as their answers."""
+    """Nobody listens."""
     async with world.one_gateway(tmp_path_factory.mktemp("wire")) as gateway:
         yield gateway
 
@@ -117,6 +119,18 @@ async def test_everybody_is_told_of_the_largest(tmp_path: Path, name: str) -> No
     case = made("mariner", name)
     async with world.world(tmp_path, is_short=True) as everybody:
         await everybody.play(case.name, world.register(everybody.gateways, "mariner", case))
+
+
+async def test_all_of_it_without_the_compiled_part() -> None:
+    """In a process that cannot import it, as where there was no compiler."""
+    blocked = "import sys; sys.modules['eventer_bridge.packed._packed'] = None"
+    script = f"{blocked}; import pytest; sys.exit(pytest.main(sys.argv[1:]))"
+    arguments = ("-q", "-p", "no:cacheprovider", "-k", "plain", __file__)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", script, *arguments, stdout=subprocess.PIPE
+    )
+    output, _ = await process.communicate()
+    assert process.returncode == 0, output.decode()
 
 
 async def test_who_replicates_later_has_every_event(tmp_path: Path) -> None:

@@ -13,11 +13,13 @@ import pytest
 from eventer_bridge import chatter, packed
 from eventer_bridge.backends.rocksdb import snapshot
 from eventer_bridge.eventer import client as eventer_client
+from eventer_bridge.eventer import codec as eventer_codec
 from eventer_bridge.memory import account_of_process
 from eventer_bridge.model import BinaryPayload, Event, EventId, Status, Timestamp
 from eventer_bridge.rsb import codec
 from eventer_bridge.rsb.event import MetaData, RsbEvent, RsbEventId, Scope
 from mariner.gateway.gateway import Gateway
+from mariner.wire import codec as mariner_codec
 from tests.eventer_bridge.rsb.peers import RawPeer as RsbPeer
 from tests.support import hat_events
 from tests.support.inprocess import APP, running_gateway
@@ -42,8 +44,9 @@ def rsb_port(gateway: Gateway) -> int:
 
 
 def without_compiled(patch: pytest.MonkeyPatch) -> None:
-    """Go on as where there is no compiler."""
-    patch.setattr(packed, "IS_COMPILED", False)
+    """Read nothing by compiled functions: batches are made of objects."""
+    for module in packed, mariner_codec, eventer_codec:
+        patch.setattr(module, "IS_COMPILED", False)
     patch.setattr(snapshot, "_read_rows", snapshot._read_in_python)
 
 
@@ -94,6 +97,8 @@ async def three_gateways(
             running_gateway(clients, eventer=remote) as relay,
             running_gateway(clients, event_core=core) as replica,
         ):
+            # who follows before the replica knows the history is closed when it does
+            await until_replicated(replica, origin)
             yield Gateways(origin, relay, replica)
 
 

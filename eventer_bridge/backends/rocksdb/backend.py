@@ -10,23 +10,22 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
 from hat import aio
+from typing_extensions import override
 
 from eventer_bridge import limits
 from eventer_bridge.backends.base import HighWaterMark, QueryLoad, StoreStats
 from eventer_bridge.backends.passed_time import PassedTime
 from eventer_bridge.backends.request_keys import KeyRetention
 from eventer_bridge.backends.retention import RetentionRule
-from eventer_bridge.backends.rocksdb import control, keys, restoring, trimmed, whole
+from eventer_bridge.backends.rocksdb import control, keys, markers, restoring, trimmed
 from eventer_bridge.backends.rocksdb.commit import Group
 from eventer_bridge.backends.rocksdb.group_commit import CommitObserver, GroupCommit
-from eventer_bridge.backends.rocksdb.opening import (
-    Opened,
-    ext_open,
-)
+from eventer_bridge.backends.rocksdb.opening import Opened, ext_open, ext_open_temporary
 from eventer_bridge.backends.visible_query import VisibleQuery
 from eventer_bridge.errors import (
     OutcomeUnknownError,
@@ -40,6 +39,8 @@ from eventer_bridge.model import (
 )
 
 mlog = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 async def create(
@@ -57,16 +58,15 @@ async def create(
         path: its directory.
         on_commit: see :class:`CommitObserver`.
         retention: how long events are kept (see ``backends.retention``).
-        clock: measures their age; None: as time passes, and passed with this store.
+        clock: measures their age; None: the time that passed with this store.
         key_retention: how long request keys are kept; None: the defaults.
-        accept_loss_of: go on without acknowledged events of this server, if the store lost
-            some (``loss``).
+        accept_loss_of: continue without lost acknowledged events of this server (``restoring``).
 
     Raises:
         StoreLockedError: another process has it open.
-        StoreFormatError: it has a format that this version does not know.
+        StoreFormatError: its format is not supported.
         StoreLossError: it lost acknowledged events, and that is not accepted.
-        StoreDamagedError: it is damaged, or something else than a store.
+        StoreDamagedError: it is damaged, or not a store.
         StorageError: it cannot be opened for another reason.
     """
     opened = await asyncio.to_thread(ext_open, path, accept_loss_of)
@@ -79,6 +79,23 @@ async def create(
         await aio.uncancellable(backend.async_close())
         raise
     return backend
+
+
+async def create_temporary(
+    retention: Sequence[RetentionRule] = (),
+    clock: PassedTime | None = None,
+    *,
+    key_retention: KeyRetention | None = None,
+) -> "RocksDbBackend":
+    """Create a store that only lasts as long as it is open: for events that may be lost.
+
+    It is in a temporary directory, and nothing is synced.
+
+    Args, Raises: as :func:`create`.
+    """
+    opened = await asyncio.to_thread(ext_open_temporary)
+    keys_kept = key_retention or KeyRetention()
+    return RocksDbBackend(opened, None, retention, clock or opened.clock, keys_kept)
 
 
 class RocksDbBackend(GroupCommit):
@@ -94,7 +111,7 @@ class RocksDbBackend(GroupCommit):
     ) -> None:
         super().__init__(opened, on_commit, rules, clock, key_retention)
         self._history_id = self._store.history_id() or ""
-        self._is_whole = whole.is_whole(self._store.path, self._history_id)
+        self._is_whole = markers.is_whole(self._store.path, self._history_id)
         self._stats = StoreStats(0, 0, 0)
         self._control: control.StoreControl | None = None
         self._looking: asyncio.Future[None] | None = None  # until the disk was looked at
@@ -107,26 +124,23 @@ class RocksDbBackend(GroupCommit):
         While the store cannot be read, it is what it was before.
         """
         self._check_open()
-        with contextlib.suppress(StorageError), self._store.in_use():
-            store = self._store
-            self._stats = StoreStats(
-                store.n_events(),
-                len(self._types),
-                store.disk_bytes(),
-                store.ext_free_bytes(),
-                store.compaction_bytes(),
-            )
-        if self._committed_s is None:
+        store = self._store
+        with contextlib.suppress(StorageError), store.in_use():
+            size: tuple[int, ...] = (0,)
+            if not store.is_volatile:
+                size = store.disk_bytes(), store.ext_free_bytes(), store.compaction_bytes()
+            self._stats = StoreStats(store.n_events(), len(self._types), *size)
+        if self._committed_s is None or store.is_volatile:
             return self._stats
         return self._stats._replace(since_commit_s=time.perf_counter() - self._committed_s)
 
+    @override
     async def check(self, min_free_bytes: int | None = None) -> None:
-        """See :class:`Backend`: threads, and the free bytes of the disk."""
         if self._failure is not None:
             raise StorageError(self._failure)
         path = self._store.path
         is_retention_alive = self._retention is None or self._retention.is_alive
-        if not (self._thread.is_alive and is_retention_alive and self._queries.is_whole):
+        if not (self._thread.is_alive and is_retention_alive and self._queries.readers.is_whole):
             raise StorageError(f"{path}: a thread of the event store ended")
         looking = self._looking
         if looking is None:  # else others ask, too
@@ -151,30 +165,34 @@ class RocksDbBackend(GroupCommit):
         if looking is not None:
             looking.set_result(None)
 
-    def high_water_mark(self, server_id: int) -> HighWaterMark:
-        """See :class:`Backend`. Two short reads on the loop's thread."""
+    def _read(self, read: Callable[..., T], *args: Any) -> T:
+        """Some short reads on the loop's thread."""
         self._check_open()
         with self._store.in_use():
-            return self._store.mark(server_id)
+            return read(*args)
+
+    @override
+    def high_water_mark(self, server_id: int) -> HighWaterMark:
+        return self._read(self._store.mark, server_id)
 
     @property
+    @override
     def history_id(self) -> str:
-        """See :class:`Backend`."""
         return self._history_id
 
     @property
+    @override
     def is_whole(self) -> bool:
-        """See :class:`Backend`."""
         return self._is_whole
 
+    @override
     async def note_whole(self) -> None:
-        """See :class:`Backend`."""
         if not self._is_whole:
-            await asyncio.to_thread(whole.ext_note_whole, self._store.path, self._history_id)
+            await asyncio.to_thread(markers.ext_note_whole, self._store.path, self._history_id)
             self._is_whole = True
 
+    @override
     async def begin_history(self, server_id: int) -> None:
-        """See :class:`Backend`."""
         await self.flush()
         self._check_writable()
         group = self._gather(0)
@@ -183,16 +201,14 @@ class RocksDbBackend(GroupCommit):
         await asyncio.shield(group.future)
         self._history_id, self._is_whole = restored.history_id, False
 
+    @override
     def last_session(self, server_id: int) -> HighWaterMark:
-        """See :class:`Backend`. A short read on the loop's thread."""
-        self._check_open()
-        with self._store.in_use():
-            return self._store.last_session(server_id)
+        return self._read(self._store.last_session, server_id)
 
+    @override
     async def answer(
         self, query: VisibleQuery, client: str = "", holding: contextlib.ExitStack | None = None
     ) -> QueryResult:
-        """See :class:`Backend`."""
         params = query.params
         if self._groups and not (isinstance(params, QueryServerParams) and params.persisted):
             await self._settled()
@@ -200,34 +216,28 @@ class RocksDbBackend(GroupCommit):
             raise self._closed()
         return await self._queries.run(query, client, holding)
 
+    @override
     def answer_at_once(self, query: VisibleQuery) -> QueryResult | None:
-        """See :class:`Backend`."""
         if self._groups or not self._async_group.is_open:
             return None
         return self._queries.at_once(query)
 
+    @override
     def servers(self) -> list[int]:
-        """See :class:`Backend`."""
-        self._check_open()
-        with self._store.in_use():
-            return self._store.servers()
+        return self._read(self._store.servers)
 
+    @override
     async def count_server(self, query: VisibleQuery, client: str) -> tuple[int, Timestamp | None]:
-        """See :class:`Backend`."""
         self._check_open()
         return await self._queries.count_server(query, client)
 
+    @override
     def n_deletions(self) -> int:
-        """See :class:`Backend`. A short read on the loop's thread."""
-        self._check_open()
-        with self._store.in_use():
-            return trimmed.number_of(self._store)
+        return self._read(trimmed.number_of, self._store)
 
+    @override
     def may_be_deleted(self, event_id: EventId) -> bool:
-        """See :class:`Backend`. A short read on the loop's thread."""
-        self._check_open()
-        with self._store.in_use():
-            deleted = self._store.deleted_position(keys.encode_int(event_id.server))
+        deleted = self._read(self._store.deleted_position, keys.encode_int(event_id.server))
         return deleted[: keys.INT_BYTES] >= keys.encode_int(event_id.session)
 
     @property
@@ -236,14 +246,14 @@ class RocksDbBackend(GroupCommit):
         return self._control
 
     @property
+    @override
     def query_turns(self) -> int:
-        """See :class:`Backend`."""
-        return self._queries.turns
+        return self._queries.readers.n_turns
 
     @property
+    @override
     def query_load(self) -> QueryLoad:
-        """See :class:`Backend`."""
-        return self._queries.load
+        return self._queries.readers.load
 
     async def _settled(self) -> None:
         """Wait for the commits that come before that of a large session."""

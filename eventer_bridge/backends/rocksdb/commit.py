@@ -15,7 +15,7 @@ from eventer_bridge.backends.retention import Share
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.latest import Row
-from eventer_bridge.packed import PackedRows
+from eventer_bridge.packed import BatchRows
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -28,16 +28,15 @@ class Commit:
     Attributes:
         n_events: number of its events; given where they are staged in steps.
         batch: the rows, or the last part of them.
-        events: rows in ``event``, by key, that the batch gets, sorted, when it is written.
-        packed: rows in ``event`` of packed requests, which the batch gets like these; None: there
-            are none.
+        rows: rows in ``event``, which the batch gets, sorted, when it is written; None: there are
+            none.
+        entries: of the block of a batch that is staged in parts, so far.
         sources: keys of the rows in ``source`` of those that have one.
         n_bytes: size of all rows of events so far.
         before: the parts of a large session that are written before, one after the other.
         is_written: whether the last part was handed to the database, too: it may be on the
             disk then, even if that failed.
-        latest: the greatest row of each type that is among them; of packed requests from when
-            they are put in the batch.
+        latest: the greatest row of each type, from when they are put in the batch.
         sessions: keys of their sessions.
         tally: events and bytes of those retention rules that are counted.
         is_closed: whether no more events may join it.
@@ -45,8 +44,8 @@ class Commit:
 
     n_events: int = 0
     batch: WriteBatch = dataclasses.field(default_factory=partial(WriteBatch, raw_mode=True))
-    events: dict[bytes, bytes] = dataclasses.field(default_factory=dict)
-    packed: PackedRows | None = None
+    rows: BatchRows | None = None
+    entries: list[bytes] = dataclasses.field(default_factory=list)
     sources: list[bytes] = dataclasses.field(default_factory=list)
     n_bytes: int = 0
     before: deque[WriteBatch] = dataclasses.field(default_factory=deque)

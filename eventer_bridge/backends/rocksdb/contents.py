@@ -1,20 +1,28 @@
-"""Metadata of a database: its format, its event types, their prices, the time that passed.
+"""Metadata of a database: format, event types and their prices, passed time, an unfinished session.
 
 Read when a store is opened, and before that by :func:`check`, without changing anything, so that an
-unusable store stays unchanged. Runs on a thread that may block.
+unusable store stays unchanged. Runs on a thread that may block. All functions raise
+``StoreDamagedError`` for rows that cannot be decoded, and RocksDB's exceptions, for
+``database.explain``; ``path`` is that of the store, for messages.
+
+A large session is written in parts, and yet whole or not at all: RocksDB holds the interpreter's
+lock while it writes, 0.3 us a row, so a session of 65,536 events at once would block the loop. Each
+part is a commit by itself. The first one also notes the session (``keys.UNFINISHED_KEY``), the last
+one brings its rows in ``session`` and ``server`` and removes the note. While there is a note, the
+session's rows in ``event`` and ``source`` are hidden: from queries, in a copy of the store, and
+after a crash. Opening a store for writing deletes them first.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
 import msgspec
-from rocksdict import Rdict
+from rocksdict import Rdict, WriteBatch, WriteOptions
 
 from eventer_bridge.backends.passed_time import PassedTime
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.keys import TypeId
-from eventer_bridge.backends.rocksdb.unfinished import unfinished_session
 from eventer_bridge.errors import StoreDamagedError, StoreFormatError
 from eventer_bridge.model import EventType
 
@@ -24,27 +32,24 @@ FORMAT: Final = 3
 IMPORTING: Final = b"import"
 """Stored in place of the format until an import is complete."""
 
-FAMILIES: Final = ("event", "source", "session", "server", "type")
+FAMILIES: Final = ("event", "source", "session", "server", "type", "request", "reader")
 """Column families besides ``default``."""
 
-LATER_FAMILIES: Final = ("request", "reader")
-"""Those that stores of earlier versions lack until they are opened to be written."""
-
-ALL_FAMILIES: Final = (*FAMILIES, *LATER_FAMILIES)
+N_STAGED: Final = 5
+"""The first so many of them have the rows of events."""
 
 
 def check(path: Path, db: Rdict, names: Iterable[str]) -> None:
     """Refuse a database that is not an event store, or cannot be used.
 
     Args:
-        path: path of the store, for messages.
+        path: path of the store.
         db: the database, which may be open for reading only.
         names: names of its column families.
 
     Raises:
         StoreFormatError: its format is not supported.
         StoreDamagedError: it is damaged, or not an event store.
-        Exception: RocksDB's, for ``database.explain``.
     """
     if is_known_format(path, db, names):
         read_types(path, db.get_column_family("type"))
@@ -55,13 +60,10 @@ def check(path: Path, db: Rdict, names: Iterable[str]) -> None:
 
 
 def is_known_format(path: Path, db: Rdict, names: Iterable[str]) -> bool:
-    """Whether the database is an event store of this format; false if it is empty.
-
-    Args, Raises: as :func:`check`.
-    """
+    """Whether it is a store of this format, else raises as :func:`check`; false: it is empty."""
     found = db.get(keys.FORMAT_KEY)
     if found is None:
-        if any(_has_rows(db.get_column_family(name)) for name in names):
+        if any(next(rows(db.get_column_family(name)), None) for name in names):
             raise StoreDamagedError(f"{path}: a database, but not an event store")
         return False
     if found == IMPORTING:
@@ -74,107 +76,108 @@ def is_known_format(path: Path, db: Rdict, names: Iterable[str]) -> bool:
             f" this version supports only format {FORMAT}"
         )
     if missing := set(FAMILIES).difference(names):
-        raise StoreDamagedError(
-            f"{path}: the event store is damaged: no column family {', '.join(sorted(missing))}"
-        )
+        raise _damaged(path, f"no column family {', '.join(sorted(missing))}")
     return True
 
 
-def read_types(path: Path, family: Rdict) -> list[tuple[TypeId, EventType]]:
-    """The stored event types.
-
-    Args:
-        path: path of the store, for messages.
-        family: column family ``type``.
-
-    Raises:
-        StoreDamagedError: one is missing, or cannot be decoded.
-        Exception: RocksDB's, for ``database.explain``.
-    """
-    types: list[tuple[TypeId, EventType]] = []
+def rows(family: Rdict, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+    """Rows of a column family whose keys begin with ``prefix``, in order."""
     iterator = family.iter()
-    iterator.seek_to_first()
-    while iterator.valid():
-        try:
-            types.append((iterator.key(), keys.decode_type(iterator.value())))
-        except (ValueError, msgspec.DecodeError) as e:
-            raise StoreDamagedError(f"{path}: the event store is damaged: a type: {e}") from None
+    iterator.seek(prefix)
+    while iterator.valid() and (key := iterator.key()).startswith(prefix):
+        yield key, iterator.value()
         iterator.next()
     iterator.status()  # raises if it is not the end, but a failure
-    if any(type_id != keys.encode_type_id(n) for n, (type_id, _) in enumerate(types)):
-        raise StoreDamagedError(f"{path}: the event store is damaged: a type is missing")
+
+
+def read_types(path: Path, family: Rdict) -> list[tuple[TypeId, EventType]]:
+    """The stored event types, from the column family ``type``."""
+    types: list[tuple[TypeId, EventType]] = []
+    for type_id, data in rows(family):
+        try:
+            types.append((type_id, keys.decode_type(data)))
+        except (ValueError, msgspec.DecodeError) as e:
+            raise _damaged(path, f"a type: {e}") from None
+        if type_id != keys.encode_type_id(len(types) - 1):
+            raise _damaged(path, "a type is missing")
     return types
 
 
 def read_spent(path: Path, default: Rdict) -> dict[str, int]:
-    """Prices paid by each owner (``TypeBudget.spent``).
-
-    Args:
-        path: path of the store, for messages.
-        default: column family ``default``.
-
-    Raises:
-        StoreDamagedError: a row cannot be decoded.
-        Exception: RocksDB's, for ``database.explain``.
-    """
+    """Prices paid by each owner (``TypeBudget.spent``), from ``default``."""
     spent: dict[str, int] = {}
-    iterator = default.iter()
-    iterator.seek(keys.SPENT_KEY)
-    while iterator.valid() and iterator.key().startswith(keys.SPENT_KEY):
-        price = iterator.value()
+    for key, price in rows(default, keys.SPENT_KEY):
         if len(price) != keys.INT_BYTES:
-            raise StoreDamagedError(f"{path}: the event store is damaged: a quota's row")
-        spent[keys.decode_owner(iterator.key())] = keys.decode_int(price)
-        iterator.next()
-    iterator.status()
+            raise _damaged(path, "a quota's row")
+        spent[keys.decode_owner(key)] = keys.decode_int(price)
     return spent
 
 
 def read_in_order_ends(path: Path, default: Rdict) -> dict[TypeId, bytes]:
-    """Where the order of types ended (``source_order``).
-
-    Args:
-        path: path of the store, for messages.
-        default: column family ``default``.
-
-    Raises:
-        StoreDamagedError: a row is no position.
-        Exception: RocksDB's, for ``database.explain``.
-    """
+    """Where the order of types ended (``source_order``), from ``default``."""
     ends: dict[TypeId, bytes] = {}
-    iterator = default.iter()
-    iterator.seek(keys.IN_ORDER_KEY)
-    while iterator.valid() and (key := iterator.key()).startswith(keys.IN_ORDER_KEY):
-        end = iterator.value()
+    for key, end in rows(default, keys.IN_ORDER_KEY):
         if len(end) not in (0, keys.POSITION_BYTES):
-            raise StoreDamagedError(f"{path}: the event store is damaged: a type's order")
+            raise _damaged(path, "a type's order")
         ends[key.removeprefix(keys.IN_ORDER_KEY)] = end
-        iterator.next()
-    iterator.status()
     return ends
 
 
 def read_clock(path: Path, default: Rdict) -> PassedTime:
-    """The time that passed with the store.
-
-    Args:
-        path: path of the store, for messages.
-        default: column family ``default``.
-
-    Raises:
-        StoreDamagedError: its row cannot be decoded.
-        Exception: RocksDB's, for ``database.explain``.
-    """
+    """The time that passed with the store, from ``default``."""
     try:
         return PassedTime(default.get(keys.CLOCK_KEY))
     except ValueError:
-        raise StoreDamagedError(
-            f"{path}: the event store is damaged: the time that passed"
-        ) from None
+        raise _damaged(path, "the time that passed") from None
 
 
-def _has_rows(family: Rdict) -> bool:
-    iterator = family.iter()
-    iterator.seek_to_first()
-    iterator.status()
-    return iterator.valid()
+def _damaged(path: Path, what: str) -> StoreDamagedError:
+    return StoreDamagedError(f"{path}: the event store is damaged: {what}")
+
+
+_ROWS_AT_A_TIME: Final = 4_096
+"""Rows that are deleted in one write."""
+
+
+def note(session_key: bytes, first_new: TypeId, type_ids: Iterable[TypeId]) -> bytes:
+    """The note of a session.
+
+    Args:
+        session_key: its key.
+        first_new: types from this one on are stored with it.
+        type_ids: types of its events, each once.
+    """
+    return b"".join((session_key, first_new, *type_ids))
+
+
+def unfinished_session(db: Rdict) -> bytes | None:
+    """Key of the session that is written in part now, from ``default``; None: none."""
+    noted: bytes | None = db.get(keys.UNFINISHED_KEY)
+    return None if noted is None else noted[: keys.SESSION_KEY_BYTES]
+
+
+def undo(db: Rdict) -> None:
+    """Delete the rows of an unfinished session from a database that was opened for writing."""
+    noted: bytes | None = db.get(keys.UNFINISHED_KEY)
+    if noted is None:
+        return
+    session_key, rest = noted[: keys.SESSION_KEY_BYTES], noted[keys.SESSION_KEY_BYTES :]
+    first_new, *type_ids = keys.split_types(rest)
+    events = db.get_column_family("event")
+    event_cf, source_cf, type_cf = map(db.get_column_family_handle, ("event", "source", "type"))
+    synced = WriteOptions()
+    synced.sync = True  # each: the log may end in one write that is torn, not in several
+    batch = WriteBatch(raw_mode=True)
+    for type_id in type_ids:
+        for key, value in rows(events, type_id + session_key):
+            if source_key := keys.source_key(key, value):
+                batch.delete(source_key, source_cf)
+            batch.delete(key, event_cf)
+            if batch.len() >= _ROWS_AT_A_TIME:
+                db.write(batch, synced)
+                batch = WriteBatch(raw_mode=True)
+        if type_id >= first_new:
+            batch.delete(type_id, type_cf)
+            batch.delete(keys.IN_ORDER_KEY + type_id)
+    batch.delete(keys.UNFINISHED_KEY)
+    db.write(batch, synced)

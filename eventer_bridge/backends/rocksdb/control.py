@@ -1,26 +1,32 @@
-"""Checkpoints of a store that a process has open, requested from it (``eventer_bridge.control``).
+"""Checkpoints: consistent copies of a store, also of one that a process has open.
 
-That process listens on ``control.sock`` in the store's directory. A thread of its own creates the
-checkpoints, one after the other. :func:`checkpoint` and :func:`open_read_only` are the clients;
-they block.
+RocksDB creates one in the store's directory, from hard links, which takes milliseconds, however
+large the store is. It is then moved to the target: by a rename on the same file system, or by
+copying its files, while registration goes on (:func:`ext_checkpoint`).
+
+A process that has a store open listens on ``control.sock`` in its directory
+(``eventer_bridge.control``). A thread of its own creates the checkpoints, one after the other.
+:func:`checkpoint` and :func:`open_read_only` are the clients; they block.
 """
 
 import asyncio
 import contextlib
 import functools
 import logging
+import os
+import re
+import secrets
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from hat import aio
 
 from eventer_bridge import limits
 from eventer_bridge.backends.rocksdb import database, directories
-from eventer_bridge.backends.rocksdb.checkpoint import ext_checkpoint, scratch_path
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.control import client
 from eventer_bridge.control.client import SOCKET, Addressee, Identity
@@ -30,12 +36,58 @@ from eventer_bridge.errors import ControlError, EventerBridgeError, StorageError
 mlog = logging.getLogger(__name__)
 audit = logging.getLogger("audit")
 
+_SCRATCH: Final = re.compile(r"checkpoint-[0-9a-f]{8}(\.tmp)?")
+"""Names of temporary checkpoints in the store's directory, with RocksDB's own temporary suffix."""
+
+
+def ext_checkpoint(
+    store: Store, target: Path, is_stopped: Callable[[], bool] = lambda: False
+) -> None:
+    """Create a checkpoint: an ordinary store with everything written before the call.
+
+    Args:
+        store: the open store.
+        target: absolute path that does not exist, in a directory that does.
+        is_stopped: called at intervals; true cancels.
+
+    Raises:
+        StorageError: it failed; no files are left.
+        ClosedError: it was cancelled.
+    """
+    if not target.is_absolute():
+        raise StorageError(f"{target}: expected an absolute path")
+    if not target.parent.is_dir():
+        raise StorageError(f"{target.parent}: no such directory")
+    directories.refuse_existing(target, may_be_empty=False)
+    scratch = scratch_path(store.path)
+    try:
+        store.ext_checkpoint(scratch)
+        directories.make_private(scratch)
+        directories.move(scratch, target, is_stopped)
+    except OSError as e:
+        raise StorageError(f"{target}: cannot be written: {e.strerror}") from e
+    finally:
+        # RocksDB has a temporary name of its own
+        for path in (scratch, scratch.with_name(f"{scratch.name}.tmp")):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def scratch_path(store_path: Path) -> Path:
+    """A new path in a store's directory for a temporary checkpoint."""
+    return store_path.absolute() / f"checkpoint-{secrets.token_hex(4)}"
+
+
+def ext_remove_scratch(store_path: Path) -> None:
+    """Remove temporary checkpoints of interrupted processes."""
+    for entry in os.scandir(store_path):
+        if _SCRATCH.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
+            shutil.rmtree(entry.path, ignore_errors=True)
+
 
 def checkpoint(store_path: Path, target: Path) -> None:
     """Create a checkpoint of a store, whether a process has it open or not; blocks.
 
-    A process that has it open creates it, with the rights of its user. The checkpoint is an
-    ordinary store with everything that was acknowledged before the call.
+    A process that has it open creates it, with the rights of its user.
 
     Args:
         store_path: directory of the store.
@@ -65,27 +117,14 @@ def checkpoint(store_path: Path, target: Path) -> None:
 
 
 def tell_backed_up(store_path: Path, where: str) -> None:
-    """Tell the process that has a store open, if any, that its files were copied somewhere; blocks.
-
-    Args:
-        store_path: directory of the store.
-        where: the place, for people.
-
-    Raises:
-        StorageError: it cannot be told.
-    """
+    """Notify the process that has a store open, if any, of a backup at a place; blocks."""
     if is_served(store_path):
         _request(store_path, "backed_up", where, limits.CONTROL_TIMEOUT_S)
 
 
 @contextlib.contextmanager
 def open_read_only(store_path: Path) -> Iterator[Store]:
-    """Open a store for reading only, whether a process has it open or not; blocks.
-
-    If a process has it open, a checkpoint of it is read, which is removed afterwards.
-
-    Yields:
-        The store, open for reading only.
+    """Open a store for reading only, or a checkpoint of it if a process has it open; blocks.
 
     Raises:
         StorageError: it is no store, or cannot be opened.
@@ -121,11 +160,7 @@ def _open_for_reading(path: Path) -> Iterator[Store]:
 
 
 def is_served(store_path: Path) -> bool:
-    """Whether a process has the store open, and takes requests.
-
-    Raises:
-        StorageError: this process may not connect to it.
-    """
+    """Whether a process has the store open and takes requests; may raise ``StorageError``."""
     try:
         return client.is_served(store_path / SOCKET)
     except ControlError as e:
@@ -146,11 +181,7 @@ def _request(store_path: Path, name: str, argument: str, timeout_s: float) -> No
 
 
 async def listen(store: Store) -> "StoreControl | None":
-    """Listen for requests about an open store.
-
-    Returns:
-        The server; None: the file system has no sockets (the log says so).
-    """
+    """Listen for requests about an open store; None: the file system has no sockets (logged)."""
     # the store is locked by this process: an existing socket is left over
     server = StoreControl(store)
     try:
@@ -169,8 +200,7 @@ class StoreControl(ControlServer):
     """See the module. Created by :func:`listen`; closing it cancels a running checkpoint.
 
     Attributes:
-        backed_up_s: when the last backup was made, in seconds since 1970 UTC; 0: none was since the
-            start.
+        backed_up_s: time of the last backup since the start, in seconds since 1970 UTC; 0: none.
     """
 
     def __init__(self, store: Store) -> None:

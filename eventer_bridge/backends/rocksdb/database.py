@@ -4,9 +4,9 @@ Runs on a thread that may block. How damage is detected:
 
 - sorted files (``.sst``): by RocksDB, missing or short ones at opening, damaged blocks (by
   checksum) at reading. Files of large values (``.blob``): by RocksDB, at reading.
-- after a clean shutdown, everything else: by the clean-shutdown marker (``clean_shutdown``).
+- after a clean shutdown, everything else: by the clean-shutdown marker (``markers``).
 - after a crash, the log: by ``log_files`` and RocksDB, and missing parts by the mark of the last
-  acknowledged commit (``acknowledged``). That the list of files (MANIFEST) lost its end exactly
+  acknowledged commit (``log_tail``). That the list of files (MANIFEST) lost its end exactly
   between two records cannot be detected.
 """
 
@@ -32,17 +32,17 @@ from rocksdict import (
     WriteOptions,
 )
 
-from eventer_bridge.backends.rocksdb import acknowledged, contents, directories
-from eventer_bridge.backends.rocksdb.clean_shutdown import check_marker, remove_marker
+from eventer_bridge import limits
+from eventer_bridge.backends.rocksdb import contents, directories, log_tail
 from eventer_bridge.backends.rocksdb.contents import (
-    ALL_FAMILIES,
+    FAMILIES,
     FORMAT,
-    LATER_FAMILIES,
     is_known_format,
+    undo,
 )
 from eventer_bridge.backends.rocksdb.keys import FORMAT_KEY, LOG_KEY
 from eventer_bridge.backends.rocksdb.log_files import TornWrite, check_log, truncate
-from eventer_bridge.backends.rocksdb.unfinished import undo
+from eventer_bridge.backends.rocksdb.markers import check_marker, remove_marker
 from eventer_bridge.errors import (
     StorageError,
     StoreDamagedError,
@@ -53,38 +53,6 @@ mlog = logging.getLogger(__name__)
 
 COMMIT: Final = "commit failed"
 """Operation, for :func:`explain`."""
-
-BLOCK_CACHE_BYTES: Final = 32 << 20
-"""Cache of decompressed blocks, indexes and filters of all families."""
-
-WRITE_BUFFER_BYTES: Final = 4 << 20
-"""Memory for rows of one family, before another one takes the next rows: adding a row to one of
-16 MB takes twice as long, as most of that is not in the processor's cache."""
-
-MERGED_BUFFERS: Final = 2
-"""So many of them are written as one sorted file, and four times as many are kept while the disk is
-slow. More and smaller ones make adding rows cheaper and reading dearer, which looks into each: with
-eight of 2 MB, a replay takes 20 % longer."""
-
-COMPACTED_FILES: Final = 8
-"""New sorted files of a family that are compacted together. Each time, all that was compacted
-before is written again; until then, each query looks into each of them. Compared with RocksDB's
-default of 4, storing 3,000,000 events in batches costs a fifth less, and reading the newest 1,000
-events of all types takes 6 % longer."""
-
-ALL_WRITE_BUFFERS_BYTES: Final = 64 << 20
-"""The same for all families together, including those being written."""
-
-MAX_WAL_BYTES: Final = 128 << 20
-"""Maximum log to replay after a crash: about a second."""
-
-MIN_BLOB_BYTES: Final = 64 << 10
-"""Size from which the value of an event goes to a blob file (``.blob``). In a sorted file it would
-be a block, which reading the row before or after it loads and unpacks: 75 ms if four files have one
-of 15 MB, during which no other thread can run."""
-
-MAX_OPEN_FILES: Final = 256
-"""Maximum open files; each costs some memory besides the descriptor."""
 
 _MUTABLE_OPTIONS: Final = {"bottommost_file_compaction_delay": str(365 * 24 * 3600)}
 """In seconds. Otherwise RocksDB needlessly rewrites files whenever a snapshot that is younger than
@@ -128,7 +96,7 @@ def lock_directory(path: Path) -> int:
 
 
 def _make_private(path: Path) -> None:
-    """Make the files private: those of an earlier version, or copied ones, may not be."""
+    """Make the files private, as copied ones may not be."""
     try:
         n_files = directories.make_private(path)
     except OSError as e:
@@ -140,14 +108,13 @@ def _make_private(path: Path) -> None:
         mlog.info("others than its owner can no longer access the event store", extra=extra)
 
 
-def open_database(path: Path, *, create: bool = True) -> Rdict:
-    """Open the database of a locked directory (:func:`lock_directory`).
-
-    All checks come before the first change.
+def open_database(path: Path, *, create: bool = True, is_volatile: bool = False) -> Rdict:
+    """Open the database of a locked directory; all checks come before the first change.
 
     Args:
         path: path of the store.
         create: create a new one if there is none.
+        is_volatile: it is soon removed (``Database``).
 
     Raises:
         StoreLockedError: another program has it open.
@@ -171,29 +138,25 @@ def open_database(path: Path, *, create: bool = True) -> Rdict:
         raise StorageError(f"{path}: cannot be used as an event store: {e.strerror}") from e
     if create:
         _make_private(path)
-    names = _family_names(path) if exists else ["default"]
-    cache = Cache(BLOCK_CACHE_BYTES)
-    db = _open(path, names, cache, AccessType.read_write(), DBRecoveryMode.absolute_consistency())
+    found = _family_names(path) if exists else ()
+    names = [*dict.fromkeys(("default", *FAMILIES, *found))]
+    db = _open(path, names, AccessType.read_write(), DBRecoveryMode.absolute_consistency())
     with _ClosedIfItFails(path, db):
-        wanted = LATER_FAMILIES if is_known_format(path, db, names) else ALL_FAMILIES
-        _create_families(db, set(wanted).difference(names), cache)
+        is_known_format(path, db, names)
         _begin_log(db)
         undo(db)
-        for family in (db, *(db.get_column_family(name) for name in ALL_FAMILIES)):
-            family.set_options(_MUTABLE_OPTIONS)
+        if not is_volatile:  # 3 ms each
+            for family in (db, *(db.get_column_family(name) for name in FAMILIES)):
+                family.set_options(_MUTABLE_OPTIONS)
     return db
 
 
 class StorageErrors:
     """Context manager: turns what RocksDB raises (bare exceptions, panics) into ``StorageError``.
 
-    No generator: its frame and the exception that is thrown into it would refer to each other (seen
-    with Python 3.12), and the traceback's frames to iterators. Until the garbage is collected,
-    these hold RocksDB's lock.
-
-    Args:
-        path: path of the store.
-        what: what fails.
+    No generator: its frame and the exception would refer to each other (seen with Python 3.12), and
+    the traceback's frames to iterators, which hold RocksDB's lock until the garbage is
+    collected.
     """
 
     def __init__(self, path: Path, what: str) -> None:
@@ -236,13 +199,10 @@ def _close_quietly(db: Rdict) -> None:
 
 
 def check(path: Path) -> TornWrite | None:
-    """Refuse a store that cannot be opened, without changing anything.
+    """Refuse a store that cannot be opened, without changing anything; as :func:`open_database`.
 
     Returns:
         A torn write at the end of its log, which was not acknowledged.
-
-    Raises:
-        StorageError: as :func:`open_database`.
     """
     db, names, torn = _open_unchanged(path)
     with _Reading(path, db):
@@ -251,15 +211,11 @@ def check(path: Path) -> TornWrite | None:
 
 
 def refuse_other_format(path: Path) -> None:
-    """Refuse a store of another format, even a damaged one (``loss``).
-
-    Raises:
-        StoreFormatError: its format is not supported.
-    """
+    """Refuse a store of another format (``StoreFormatError``), even a damaged one."""
     access, mode = AccessType.read_only(False), DBRecoveryMode.point_in_time()
     try:
         names = _family_names(path)
-        db = _open(path, names, Cache(BLOCK_CACHE_BYTES), access, mode)
+        db = _open(path, names, access, mode)
     except StorageError:
         return
     # damage is known already
@@ -269,72 +225,51 @@ def refuse_other_format(path: Path) -> None:
 
 def _open_unchanged(path: Path) -> tuple[Rdict, list[str], TornWrite | None]:
     """Open a database for reading; returns also its column families and its torn write."""
-    try:
+    with directories.os_errors(path, "cannot be read"):
         check_marker(path)
         ends, torn = check_log(path)
-        missing = acknowledged.check_logs(path, ends)
-    except OSError as e:
-        raise StorageError(f"{path}: cannot be read: {e.strerror}") from e
+        missing = log_tail.check_logs(path, ends)
     names = _family_names(path)
     # rows that are only in the log are read into memory; a torn end is left there
     access, mode = AccessType.read_only(False), DBRecoveryMode.tolerate_corrupted_tail_records()
     if torn is not None:  # RocksDB does not always recognise one
         mode = DBRecoveryMode.point_in_time()
-    db = _open(path, names, Cache(BLOCK_CACHE_BYTES), access, mode)
+    db = _open(path, names, access, mode)
     with _ClosedIfItFails(path, db):
         first_needed = db.property_int_value("rocksdb.min-log-number-to-keep")
-        acknowledged.check_missing(path, missing, first_needed or 0)
+        log_tail.check_missing(path, missing, first_needed or 0)
         if torn is not None and db.latest_sequence_number() < torn.sequence:
             raise StoreDamagedError(f"{path}: the event store is damaged: a checksum of its log")
     return db, names, torn
 
 
 def make_durable(db: Rdict, families: Iterable[Rdict]) -> None:
-    """Write rows that were read from the log to new, synced files, and check that writing works.
+    """Write rows that were read from the log to new, synced files; checks that writing works.
 
-    After a failed sync, the kernel may return rows of the log that are not on the disk.
-
-    Args:
-        db: a database that was just opened for writing.
-        families: its column families.
-
-    Raises:
-        Exception: RocksDB's, for :func:`explain`.
+    After a failed sync, the kernel may return rows of the log that are not on the disk. RocksDB's
+    exceptions are for :func:`explain`.
     """
     for family in (db, *families):
         family.flush(True)
     _begin_log(db)
 
 
-def open_for_reading(path: Path) -> tuple[Rdict, list[str]]:
-    """Open a database that no process has open, without changing or locking it.
-
-    Returns:
-        It, and the names of its column families.
-
-    Raises:
-        StorageError: as :func:`open_database`; also if there is none.
-    """
+def open_for_reading(path: Path) -> Rdict:
+    """Open a store that no process has open, without changing or locking it."""
     check_exists(path)
     db, names, _ = _open_unchanged(path)
     with _ClosedIfItFails(path, db):
         if not is_known_format(path, db, names):
             raise StoreDamagedError(f"{path}: an event store whose creation was interrupted")
-    return db, names
+    return db
 
 
 def check_exists(path: Path) -> None:
-    """Refuse a path that is no event store.
-
-    Raises:
-        StorageError: it does not exist, or is not an event store.
-    """
-    try:
+    """Refuse a path that does not exist, or is not an event store, by ``StorageError``."""
+    with directories.os_errors(path, "cannot be inspected"):
         is_directory, has_current = path.is_dir(), (path / "CURRENT").exists()
         if is_directory:
             directories.refuse_blocking(path)
-    except OSError as e:
-        raise StorageError(f"{path}: cannot be inspected: {e.strerror}") from e
     if not is_directory:
         raise StorageError(f"{path}: not an event store: no such directory")
     if not has_current:
@@ -342,13 +277,7 @@ def check_exists(path: Path) -> None:
 
 
 def explain(path: Path, what: str, error: BaseException) -> StorageError:
-    """Convert an exception of RocksDB, which only has a text, to an error.
-
-    Args:
-        path: path of the store.
-        what: the operation that failed.
-        error: the exception.
-    """
+    """Convert an exception of RocksDB, which only has a text, of an operation to an error."""
     reason = str(error)
     if "lock hold by" in reason:
         return StoreLockedError(f"{path}: the event store is in use by this process already")
@@ -360,9 +289,8 @@ def explain(path: Path, what: str, error: BaseException) -> StorageError:
     return StorageError(f"{path}: {what}: {reason}")
 
 
-def _open(
-    path: Path, names: Iterable[str], cache: Cache, access: AccessType, mode: DBRecoveryMode
-) -> Rdict:
+def _open(path: Path, names: Iterable[str], access: AccessType, mode: DBRecoveryMode) -> Rdict:
+    cache = Cache(limits.BLOCK_CACHE_BYTES)
     families = {name: _family_options(name, cache) for name in names}
     try:
         return Rdict(str(path), _options(cache, mode), families, access)
@@ -378,11 +306,7 @@ def _make_directory(path: Path) -> None:
 
 
 def refuse_strange_files(path: Path) -> None:
-    """Refuse data without CURRENT: creating a database writes CURRENT before any data.
-
-    Raises:
-        StoreDamagedError: there is some.
-    """
+    """Refuse data without CURRENT (damage): a new database writes CURRENT before any data."""
     for file in sorted(path.iterdir()):
         if not file.name.startswith(_CREATION) and file.suffix != ".dbtmp":
             raise StoreDamagedError(
@@ -395,12 +319,7 @@ def _family_names(path: Path) -> list[str]:
         return Rdict.list_cf(str(path))
     except Exception:
         # opening it raises the reason, and first of all whether it is locked
-        return ["default", *ALL_FAMILIES]
-
-
-def _create_families(db: Rdict, names: Iterable[str], cache: Cache) -> None:
-    for name in names:
-        db.create_column_family(name, _family_options(name, cache)).close()
+        return ["default", *FAMILIES]
 
 
 def _begin_log(db: Rdict) -> None:
@@ -421,13 +340,14 @@ def synced() -> WriteOptions:
 def _options(cache: Cache, mode: DBRecoveryMode) -> Options:
     options = _family_options("default", cache)
     options.create_if_missing(True)
+    options.create_missing_column_families(True)
     # Acknowledged rows were synced, and are never dropped silently: with any damage of the log,
     # the store does not open. A torn write at its end was truncated before (``log_files``). By
     # default, RocksDB would open without everything after the damage.
     options.set_wal_recovery_mode(mode)
-    options.set_max_total_wal_size(MAX_WAL_BYTES)
-    options.set_db_write_buffer_size(ALL_WRITE_BUFFERS_BYTES)
-    options.set_max_open_files(MAX_OPEN_FILES)
+    options.set_max_total_wal_size(limits.MAX_WAL_BYTES)
+    options.set_db_write_buffer_size(limits.ALL_WRITE_BUFFERS_BYTES)
+    options.set_max_open_files(limits.MAX_OPEN_FILES)
     options.set_max_background_jobs(2)
     options.set_bytes_per_sync(1 << 20)  # no bursts that would delay the sync of a commit
     options.set_keep_log_file_num(2)
@@ -461,14 +381,14 @@ def _family_options(name: str, cache: Cache) -> Options:
         table.set_bloom_filter(10, False)
         options.set_optimize_filters_for_hits(True)
         options.set_enable_blob_files(True)
-        options.set_min_blob_size(MIN_BLOB_BYTES)
+        options.set_min_blob_size(limits.MIN_BLOB_BYTES)
         options.set_blob_compression_type(DBCompressionType.lz4())
         options.set_enable_blob_gc(True)
     options.set_block_based_table_factory(table)
-    options.set_write_buffer_size(WRITE_BUFFER_BYTES)
-    options.set_min_write_buffer_number_to_merge(MERGED_BUFFERS)
-    options.set_max_write_buffer_number(4 * MERGED_BUFFERS)
-    options.set_level_zero_file_num_compaction_trigger(COMPACTED_FILES)
+    options.set_write_buffer_size(limits.WRITE_BUFFER_BYTES)
+    options.set_min_write_buffer_number_to_merge(limits.MERGED_BUFFERS)
+    options.set_max_write_buffer_number(4 * limits.MERGED_BUFFERS)
+    options.set_level_zero_file_num_compaction_trigger(limits.COMPACTED_FILES)
     options.set_compression_type(DBCompressionType.lz4())
     options.set_bottommost_compression_type(DBCompressionType.zstd())
     options.set_level_compaction_dynamic_level_bytes(True)

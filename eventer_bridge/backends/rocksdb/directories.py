@@ -1,11 +1,14 @@
 """Directories of stores: creating, copying and removing them atomically.
 
-Runs on threads that may block. A directory is created under a temporary name beside its target (or
-on the store's file system), synced, and renamed when it is complete.
+A directory is created under a temporary name beside its target (or on the store's file system),
+synced, and renamed when it is complete.
 
 Stores are private to their owner: directories have mode 0700, which is enough to keep others out.
 Files have mode 0600 if the process sets it (:func:`private_files`): RocksDB only knows the umask,
 which applies to the whole process.
+
+Runs on threads that may block. Functions raise ``OSError`` where the file system fails, and those
+that refuse a path ``StorageError``.
 """
 
 import contextlib
@@ -15,7 +18,7 @@ import shutil
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from eventer_bridge.errors import ClosedError, StorageError, StoreDamagedError
 from eventer_bridge.resources import blocking_entry, open_regular
@@ -34,8 +37,7 @@ PRIVATE: Final = 0o700
 def private_files() -> Iterator[None]:
     """Make files and directories that the process creates in the block private to its user.
 
-    For processes of our own, such as the gateway and the commands that create stores: the umask of
-    an embedding program is not ours to change.
+    For processes of our own: the umask of an embedding program is not ours to change.
     """
     before = os.umask(0o077)
     try:
@@ -45,14 +47,7 @@ def private_files() -> Iterator[None]:
 
 
 def make_private(path: Path) -> int:
-    """Remove all rights of other users on a directory and its files.
-
-    Returns:
-        Number of files on which others had rights.
-
-    Raises:
-        OSError: this process may not change them.
-    """
+    """Remove all rights of other users on a directory and its files; returns how many had some."""
     n_open = 0
     for file in (path, *path.iterdir()):
         mode = file.lstat().st_mode
@@ -73,7 +68,7 @@ def new_directory(path: Path) -> Iterator[Path]:
         StorageError: the path exists, or cannot be created.
     """
     path = path.absolute()
-    with _os_errors(path):
+    with os_errors(path):
         refuse_within_store(path)
         refuse_existing(path, may_be_empty=True)
         refuse_unfinished(path)
@@ -81,7 +76,7 @@ def new_directory(path: Path) -> Iterator[Path]:
         partial = path.with_name(path.name + PARTIAL)
     try:
         yield partial
-        with _os_errors(path):
+        with os_errors(path):
             give_to_owner_of(path.parent, partial)
             sync(partial)
             partial.rename(path)
@@ -91,11 +86,7 @@ def new_directory(path: Path) -> Iterator[Path]:
 
 
 def make_parents(path: Path) -> None:
-    """Make the directories above a path that are missing, for the owner of the one they are in.
-
-    Raises:
-        OSError: it failed.
-    """
+    """Create the missing directories above a path, for the owner of the one they are in."""
     missing = [i for i in path.parents if not i.exists()]
     for parent in reversed(missing):
         parent.mkdir(exist_ok=True)
@@ -103,11 +94,7 @@ def make_parents(path: Path) -> None:
 
 
 def refuse_within_store(path: Path) -> None:
-    """Refuse a path inside an event store.
-
-    Raises:
-        StorageError: it is inside one.
-    """
+    """Refuse a path inside an event store."""
     for parent in path.resolve().parents:
         if _is_database(parent):
             raise StorageError(f"{path}: is in the event store {parent}: choose a path outside it")
@@ -122,22 +109,13 @@ def _is_database(path: Path) -> bool:
 
 
 def refuse_blocking(path: Path) -> None:
-    """Refuse a store that RocksDB, or a copy of it, may block at.
-
-    Raises:
-        StoreDamagedError: one of its files is a FIFO or a device.
-        OSError: it cannot be read.
-    """
+    """Refuse a store with a FIFO or a device, which may block RocksDB, as damaged."""
     if (found := blocking_entry(path)) is not None:
         raise StoreDamagedError(f"{found}: a FIFO or a device, expected a regular file")
 
 
 def refuse_unfinished(path: Path) -> None:
-    """Refuse to create a store where a command is creating one, or was interrupted.
-
-    Raises:
-        StorageError: there is a partial directory.
-    """
+    """Refuse to create a store where a command is creating one, or was interrupted."""
     partial = path.with_name(path.name + PARTIAL)
     if os.path.lexists(partial):
         raise StorageError(
@@ -146,11 +124,7 @@ def refuse_unfinished(path: Path) -> None:
 
 
 def refuse_existing(path: Path, *, may_be_empty: bool) -> None:
-    """Refuse a path that exists.
-
-    Raises:
-        StorageError: it exists; with ``may_be_empty``: and is not an empty directory.
-    """
+    """Refuse a path that exists; with ``may_be_empty``: and is not an empty directory."""
     if not os.path.lexists(path):
         return
     if not may_be_empty or not path.is_dir() or path.is_symlink():
@@ -167,11 +141,7 @@ def move(source: Path, target: Path, is_stopped: Callable[[], bool]) -> None:
     Args:
         source: the directory.
         target: a path that does not exist, in a directory that does.
-        is_stopped: called before each file is copied; true cancels.
-
-    Raises:
-        OSError: it failed.
-        ClosedError: it was cancelled.
+        is_stopped: called before each file is copied; true cancels, by ``ClosedError``.
     """
     try:
         source.rename(target)
@@ -190,13 +160,9 @@ def move(source: Path, target: Path, is_stopped: Callable[[], bool]) -> None:
 
 
 def copy(source: Path, target: Path, is_stopped: Callable[[], bool] = lambda: False) -> None:
-    """Copy the files of a store to a new directory, and sync them; other entries are left out.
+    """Copy the files of a store to a new directory, and sync them; cancelled as :func:`move`.
 
     CURRENT, without which it is no store, is copied last: an interrupted copy is no store.
-
-    Raises:
-        OSError: it failed.
-        ClosedError: it was cancelled.
     """
     target.mkdir(mode=PRIVATE)
     for file in files_of(source):
@@ -211,21 +177,13 @@ def copy(source: Path, target: Path, is_stopped: Callable[[], bool] = lambda: Fa
 
 
 def files_of(store: Path) -> list[Path]:
-    """The files of a store that a copy needs, CURRENT last.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """The files of a store that a copy needs, CURRENT last."""
     files = [i for i in store.iterdir() if i.is_file() and i.name != "LOCK"]
     return sorted(files, key=lambda i: (i.name == "CURRENT", i.name))
 
 
 def sync(path: Path) -> None:
-    """Sync a file, or the entries of a directory.
-
-    Raises:
-        OSError: it failed.
-    """
+    """Sync a file, or the entries of a directory."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -237,9 +195,6 @@ def give_to_owner_of(pattern: Path, path: Path) -> None:
     """Give a file, or a directory of files, to the owner of a directory, if this process is root's.
 
     So the gateway can use files that its operator's command created.
-
-    Raises:
-        OSError: it failed.
     """
     if os.geteuid() != 0:
         return
@@ -250,12 +205,9 @@ def give_to_owner_of(pattern: Path, path: Path) -> None:
 
 
 def share_with_group_of(pattern: Path, path: Path) -> None:
-    """Let the group of a directory do with a file, or a directory of files, what it may do there.
+    """Give the group of a directory the same rights on a file, or a directory of files.
 
-    It may do nothing if the file has another group, which this process cannot change.
-
-    Raises:
-        OSError: it failed.
+    It gets none if the file has another group, which this process cannot change.
     """
     owner = pattern.stat()
     for file in _with_files(path):
@@ -272,8 +224,21 @@ def _with_files(path: Path) -> list[Path]:
 
 
 @contextlib.contextmanager
-def _os_errors(path: Path) -> Iterator[None]:
+def os_errors(path: Path, what: str = "cannot be created") -> Iterator[None]:
+    """Turn ``OSError`` into ``StorageError``."""
     try:
         yield
     except OSError as e:
-        raise StorageError(f"{path}: cannot be created: {e.strerror}") from e
+        raise StorageError(f"{path}: {what}: {e.strerror}") from e
+
+
+@contextlib.contextmanager
+def written(file: Path) -> Iterator[BinaryIO]:
+    """Write a file that replaces another one at the end of the block, synced; ``OSError``."""
+    temporary = file.with_name(f"{file.name}.dbtmp")
+    with temporary.open("wb") as stream:
+        yield stream
+        stream.flush()
+        os.fsync(stream.fileno())
+    temporary.replace(file)
+    sync(file.parent)

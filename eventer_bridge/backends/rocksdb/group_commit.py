@@ -28,25 +28,22 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
-from itertools import chain
 from typing import NamedTuple
 
 from hat import aio, util
 
-from eventer_bridge import limits, packed
-from eventer_bridge.backends.base import Backend, HeldCb, ReadTypeCb
-from eventer_bridge.backends.common import failed
+from eventer_bridge import limits
+from eventer_bridge.backends.base import Backend, CheckedCb, HeldCb, ReadTypeCb, failed
 from eventer_bridge.backends.passed_time import PassedTime
 from eventer_bridge.backends.request_keys import KeptRequest, KeyRetention, RequestKey
 from eventer_bridge.backends.retention import RetentionRule
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.commit import Commit, Group
-from eventer_bridge.backends.rocksdb.deletion import Deletion
 from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.opening import Opened, ext_call, ext_load
 from eventer_bridge.backends.rocksdb.query import QueryRunner
 from eventer_bridge.backends.rocksdb.request_rows import RequestRows
-from eventer_bridge.backends.rocksdb.retention import Retention
+from eventer_bridge.backends.rocksdb.retention import Deletion, Retention
 from eventer_bridge.backends.rocksdb.storage_thread import StorageThread
 from eventer_bridge.backends.rocksdb.trimmed import ANY_TYPE, Deletions
 from eventer_bridge.backends.type_budget import TypeQuota
@@ -58,9 +55,9 @@ from eventer_bridge.errors import (
     StoreDamagedError,
     StoreFormatError,
 )
-from eventer_bridge.model import Event, EventId, EventType, Timestamp
-from eventer_bridge.packed import KnownTypes, Packed
-from eventer_bridge.slices import Steps, WorkQueue, parts
+from eventer_bridge.model import EventId, EventType, Timestamp
+from eventer_bridge.packed import Batch, TypeTable, batch_parts, encode_type, unready
+from eventer_bridge.slices import Steps, WorkQueue, at_once, parts
 
 mlog = logging.getLogger(__name__)
 
@@ -109,7 +106,7 @@ class GroupCommit(Backend):
         self._key_retention = key_retention
         self._requests = RequestRows(self._store, key_retention, clock)
         self._deletions = Deletions(self._store)
-        self._known_types: list[KnownTypes] = []
+        self._type_tables: list[TypeTable] = []
         self._groups: deque[Group] = deque()  # the first is being committed, or will be next
         self._is_committing = False
         self._decided: asyncio.Future[bool] | None = None  # of the commit that failed
@@ -208,95 +205,52 @@ class GroupCommit(Backend):
         self._check_writable()
         return self._requests.find(owner, names)
 
+    def type_table(self, read: ReadTypeCb, is_checked: CheckedCb) -> TypeTable:
+        """See :class:`Backend`."""
+        table = TypeTable(partial(self._find_type, read, is_checked), limits.CACHE_BYTES)
+        self._type_tables.append(table)
+        return table
+
+    def _find_type(
+        self, read: ReadTypeCb, is_checked: CheckedCb, key: bytes | EventType
+    ) -> tuple[EventType, TypeId, bytes] | None:
+        """See ``packed.FindCb``."""
+        event_type = read(key) if isinstance(key, bytes) else key
+        if event_type is None:
+            return None
+        encoded = encode_type(event_type)
+        type_id = self._types.ids.get(event_type, b"")
+        if not type_id or not is_checked(event_type):
+            return event_type, b"", encoded
+        return self._types.names[type_id], type_id, encoded
+
     def register(
         self,
-        events: Sequence[Event],
+        batches: list[Batch],
         quota: TypeQuota | None = None,
-        n_asked: int = 0,
-        request: RequestKey | None = None,
+        n_asked: int | None = None,
+        requests: Sequence[RequestKey] = (),
     ) -> asyncio.Future[None]:
         """See :class:`Backend`. Types that were not checked before may fail it, too."""
         new_types: list[tuple[TypeId, bytes]] = []
+        n_events = sum(map(len, batches))
         try:
             if self._failure is not None or not self._async_group.is_open:
                 self._check_writable()
-            type_ids = self._types.intern(events, new_types, quota, n_asked)
+            if found := unready(batches):
+                n_asked = n_events if n_asked is None else n_asked
+                at_once(self._types.intern(found, new_types, quota, n_asked))
         except EventerBridgeError as e:
             return failed(self._loop.create_future(), e)
-        requests = () if request is None else (request,)
-        return self._stage([events], type_ids, new_types, quota, requests)
-
-    def register_all(
-        self,
-        sessions: Sequence[Sequence[Event]],
-        quota: TypeQuota | None = None,
-        requests: Sequence[RequestKey] = (),
-    ) -> list[asyncio.Future[None]]:
-        """See :class:`Backend`."""
-        new_types: list[tuple[TypeId, bytes]] = []
-        events = [*chain.from_iterable(sessions)]
-        try:
-            if self._failure is not None or not self._async_group.is_open:
-                self._check_writable()
-            type_ids = self._types.intern(events, new_types, quota, len(events))
-        except EventerBridgeError:  # it may be of one of them only
-            return super().register_all(sessions, quota, requests)
-        return [self._stage(sessions, type_ids, new_types, quota, requests)] * len(sessions)
-
-    def known_types(self, read: ReadTypeCb) -> KnownTypes | None:
-        """See :class:`Backend`."""
-        if not packed.IS_COMPILED:
-            return None
-        types = KnownTypes(partial(self._find_type, read), limits.CACHE_BYTES)
-        self._known_types.append(types)
-        return types
-
-    def _find_type(self, read: ReadTypeCb, text: bytes) -> tuple[EventType, TypeId, bytes] | None:
-        """See ``packed.FindCb``."""
-        event_type = read(text)
-        if event_type is None or (type_id := self._types.ids.get(event_type)) is None:
-            return None
-        return self._types.names[type_id], type_id, keys.encode_type(event_type)
-
-    def register_packed(
-        self,
-        requests: list[Packed],
-        server: int,
-        first_session: int,
-        timestamp: Timestamp,
-        request_keys: Sequence[RequestKey] = (),
-    ) -> asyncio.Future[None] | None:
-        """See :class:`Backend`."""
-        if self._failure is not None or not self._async_group.is_open:
-            return None
-        group = self._gather(sum(map(len, requests)))
-        commit = group.commit
-        try:
-            is_staged = self._store.stage_packed(commit, requests, server, first_session, timestamp)
-            if is_staged and request_keys:
-                ids = range(first_session, first_session + len(requests))
-                self._requests.stage(commit.batch, request_keys, server, timestamp, ids)
-        except BaseException as e:
-            self._abandon(group, e)
-            raise
-        return group.future if is_staged else None
-
-    def _stage(
-        self,
-        sessions: Sequence[Sequence[Event]],
-        type_ids: Sequence[TypeId],
-        new_types: Sequence[tuple[TypeId, bytes]],
-        quota: TypeQuota | None,
-        requests: Sequence[RequestKey],
-    ) -> asyncio.Future[None]:
-        """Have sessions be committed together; the future of all of them."""
         if new_types:
             self._note_new_types(new_types)
-        group = self._gather(len(type_ids))
+        group = self._gather(n_events)
         try:
-            self._store.stage(group.commit, sessions, type_ids, new_types)
+            if new_types:
+                self._store.stage_types(group.commit, new_types)
+            self._store.stage(group.commit, batches, self._types.ids)
             if requests:
-                self._stage_keys(group.commit, requests, sessions)
+                self._stage_keys(group.commit, requests, batches)
         except BaseException as e:
             self._abandon(group, e)
             raise
@@ -305,25 +259,31 @@ class GroupCommit(Backend):
         return group.future
 
     def _stage_keys(
-        self, commit: Commit, requests: Sequence[RequestKey], sessions: Sequence[Sequence[Event]]
+        self, commit: Commit, requests: Sequence[RequestKey], batches: Sequence[Batch]
     ) -> None:
-        first = sessions[0][0]
-        ids = [events[0].id.session for events in sessions]
-        self._requests.stage(commit.batch, requests, first.id.server, first.timestamp, ids)
+        first = batches[0]
+        ids = [batch.session for batch in batches]
+        timestamp = Timestamp(first.s, first.us)
+        self._requests.stage(commit.batch, requests, first.server, timestamp, ids)
 
     def register_in_steps(
         self,
-        events: Sequence[Event],
+        batch: Batch,
         quota: TypeQuota | None = None,
-        n_asked: int = 0,
+        n_asked: int | None = None,
         request: RequestKey | None = None,
     ) -> Steps[asyncio.Future[None]]:
         """See :class:`Backend`."""
         new_types: list[tuple[TypeId, bytes]] = []
+        found: list[tuple[int, EventType]] = []
         types = self._types
+        n_asked = len(batch) if n_asked is None else n_asked
         try:
             self._check_writable()
-            type_ids = yield from types.intern_in_steps(events, new_types, quota, n_asked)
+            for part in parts(len(batch)):
+                found += unready([batch], part.start, part.stop)
+                yield
+            yield from types.intern(found, new_types, quota, n_asked)
             for part in parts(len(new_types)):
                 self._note_new_types(new_types[part])
                 yield
@@ -332,17 +292,19 @@ class GroupCommit(Backend):
                 raise StorageError(f"{self._store.path}: the event store was opened again")
         except EventerBridgeError as e:
             return failed(self._loop.create_future(), e)
-        group = self._append(Commit(len(events)))
+        group = self._append(Commit(len(batch)))
         group.is_large = group.is_open = True
-        future = group.future
+        timestamp = Timestamp(batch.s, batch.us)
+        # what is deleted meanwhile is before it
+        group.commit.sessions.add(keys.session_key(timestamp, batch.server, batch.session))
         spent = types.spent(quota.owner) if quota is not None else 0
         try:
-            for _ in self._store.stage_in_steps(group.commit, events, type_ids, new_types):
-                if future.done():  # a commit before it failed, and everything with it
-                    return future
+            for _ in self._stage_in_steps(group.commit, batch, new_types):
+                if group.future.done():  # a commit before it failed, and everything with it
+                    return group.future
                 yield
             if request is not None:
-                self._stage_keys(group.commit, [request], [events])
+                self._stage_keys(group.commit, [request], [batch])
         except GeneratorExit:  # the loop ends
             raise
         except BaseException as e:
@@ -352,7 +314,22 @@ class GroupCommit(Backend):
             self._store.stage_spent(group.commit, quota.owner, spent)
         group.is_open = False
         self._commit_first()
-        return future
+        return group.future
+
+    def _stage_in_steps(
+        self, commit: Commit, batch: Batch, new_types: Sequence[tuple[TypeId, bytes]]
+    ) -> Steps[None]:
+        for part in parts(len(new_types)):
+            commit.cut()
+            self._store.stage_types(commit, new_types[part])
+            yield
+        for part in batch_parts(batch):
+            self._store.stage(commit, [batch], self._types.ids, part)
+            yield
+            self._store.put_part(commit)
+            yield
+        self._store.stage_block(commit, new_types)
+        yield
 
     def _note_new_types(self, new_types: Sequence[tuple[TypeId, bytes]]) -> None:
         if self._retention is not None:
@@ -600,8 +577,8 @@ class GroupCommit(Backend):
         is_stored = self._store.decide()
         _, self._types, self._latest, _ = opened
         self._queries.use(self._types, self._latest)
-        for types in self._known_types:
-            types.clear()
+        for table in self._type_tables:
+            table.forget_ids()
         self._requests = RequestRows(self._store, self._key_retention, self._clock)
         self._deletions = Deletions(self._store)
         if self._decided is not None:
@@ -639,7 +616,7 @@ class GroupCommit(Backend):
     def _ext_end(self) -> None:
         if self._retention is not None:
             self._retention.ext_close()
-        self._queries.ext_close()
+        self._queries.readers.ext_close()
         try:
             self._store.ext_close()
         except StorageError as e:

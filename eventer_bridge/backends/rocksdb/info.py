@@ -14,16 +14,7 @@ from eventer_bridge.model import Timestamp
 
 
 class ServerInfo(msgspec.Struct, frozen=True):
-    """Sessions of one server that are stored.
-
-    Attributes:
-        server_id: identifier of the server.
-        first_session: the least session id.
-        last_session: the greatest session id.
-        first_timestamp: of the first session.
-        last_timestamp: of the last session.
-        mark: the greatest session id that may have been allocated.
-    """
+    """First and last stored session of a server; ``mark``: the greatest id it may have given."""
 
     server_id: int
     first_session: int
@@ -42,11 +33,9 @@ class StoreInfo(msgspec.Struct, frozen=True):
         events: stored events, an estimate (``verify`` counts them).
         event_types: known event types, exactly.
         spent: cost of the types that each client registered first (``type_budget``).
-        first_timestamp: the least timestamp, None where there are no events.
-        last_timestamp: the greatest timestamp.
+        first_timestamp, last_timestamp: of all events, None: there are none.
         servers: servers with events, by id.
-        index_bytes: bytes of sorted files by column family, without rows that are only in
-            the log.
+        index_bytes: bytes of sorted files by column family, without rows that are only in the log.
         disk_bytes: disk space of all files of the store.
     """
 
@@ -63,11 +52,7 @@ class StoreInfo(msgspec.Struct, frozen=True):
 
 
 def ext_info(store: Store) -> StoreInfo:
-    """Summarise a store: reads all event types, and a few rows for each server.
-
-    Raises:
-        StorageError: it could not be read.
-    """
+    """Summarise a store: reads all event types, and a few rows for each server."""
     snapshot = store.snapshot()
     sessions = snapshot.iterator("session")
     sessions.seek_to_first()
@@ -88,11 +73,7 @@ def ext_info(store: Store) -> StoreInfo:
 
 
 def ext_servers(store: Store) -> Iterator[ServerInfo]:
-    """The servers that have events, by id; a few reads for each, and none of the rest.
-
-    Raises:
-        StorageError: it could not be read.
-    """
+    """The servers that have events, by id; a few reads for each."""
     snapshot = store.snapshot()
     iterator = snapshot.iterator("server")
     iterator.seek_to_first()

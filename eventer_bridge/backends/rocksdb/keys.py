@@ -18,9 +18,9 @@ decoded at once (``numpy`` over the joined keys, as Spark's source does)::
               "deleted" · server (8)                    → session (8) · timestamp
               "types of " · owner                       → price of the types that this owner
                                                           registered first (8)
-              "log"                                     → random, see ``acknowledged``
+              "log"                                     → random, see ``log_tail``
               "history"                                 → name of the store's history, a UUID
-              "unfinished"                              → see ``unfinished``
+              "unfinished"                              → see ``contents``
               "in order until" · type                   → position; see ``source_order``
               "clock"                                   → see ``passed_time``
     reader    see ``reader_rows``, and ``trimmed``
@@ -30,21 +30,21 @@ servers broken by id, as in ``model.natural_key``. Only events that have a sourc
 ``source``, and of those only the ones that ``event`` does not have in the order of their source
 timestamps already (``source_order``).
 
-Sessions that were registered together are one *block* (``session_block``): they have a row in
+Sessions that were registered together are one *block* (:class:`SessionBlock`): they have a row in
 ``session`` and one in ``server``, whose keys name the first of them, even after it was deleted.
 
 The value of an event is one byte of flags, the source timestamp if there is one, and the
 payload: raw JSON, or the size of ``data_type`` (4), ``data_type`` in UTF-8, the data.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import bisect
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from struct import Struct
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from eventer_bridge.errors import InvalidEventError
 from eventer_bridge.model import (
     BinaryPayload,
     Event,
@@ -98,7 +98,7 @@ DELETED_KEY: Final = b"deleted"
 go back."""
 
 LOG_KEY: Final = b"log"
-"""First row of a new log: random bytes that make the log unique (``acknowledged``). Not read
+"""First row of a new log: random bytes that make the log unique (``log_tail``). Not read
 later."""
 
 HISTORY_KEY: Final = b"history"
@@ -111,7 +111,7 @@ CLOCK_KEY: Final = b"clock"
 """The time that passed, and what the clock said (``passed_time``). Earlier versions leave it."""
 
 UNFINISHED_KEY: Final = b"unfinished"
-"""Session that is being written in parts (``unfinished``)."""
+"""Session that is being written in parts (``contents``)."""
 
 IN_ORDER_KEY: Final = b"in order until"
 """Position of the last event of a type, which follows, that is in order (``source_order``)."""
@@ -153,18 +153,6 @@ def decode_type_id(type_id: TypeId) -> int:
 def split_types(type_ids: bytes) -> list[TypeId]:
     """Split joined type ids."""
     return [type_ids[i : i + TYPE_BYTES] for i in range(0, len(type_ids), TYPE_BYTES)]
-
-
-def encode_type(event_type: EventType) -> bytes:
-    """Segments of a type as JSON.
-
-    Raises:
-        InvalidEventError: a segment cannot be encoded as UTF-8 (a lone surrogate).
-    """
-    try:
-        return msgspec.json.encode(event_type)
-    except UnicodeEncodeError as e:
-        raise InvalidEventError(f"event type {event_type!a} is not Unicode text: {e}") from e
 
 
 def decode_type(data: bytes) -> EventType:
@@ -415,3 +403,123 @@ def _decode_payload(value: bytes, begin: int) -> Payload | None:
         label = value[begin : begin + size].decode("utf-8", "surrogatepass")
         return BinaryPayload(label, value[begin + size :])
     return None
+
+
+ORIGIN_BYTES: Final = TIMESTAMP_BYTES + INT_BYTES
+"""What the sessions of a block have in common: timestamp and server."""
+
+LOCAL_ID_BYTES: Final = 2 * INT_BYTES
+"""Session and instance: the id of an event without the server."""
+
+ENTRY_BYTES: Final = LOCAL_ID_BYTES + TYPE_BYTES
+
+
+class SessionBlock(NamedTuple):
+    """A row of ``session``.
+
+    Attributes:
+        key: timestamp, server, and the session that was the first of them.
+        entries: session, instance and type of each event; empty where the row is missing.
+    """
+
+    key: bytes
+    entries: bytes
+
+    @property
+    def origin(self) -> bytes:
+        """What the positions of its events begin with: timestamp and server."""
+        return self.key[:ORIGIN_BYTES]
+
+    @property
+    def server_key(self) -> bytes:
+        """Its key in ``server``."""
+        return self.key[TIMESTAMP_BYTES:]
+
+    @property
+    def first_session(self) -> bytes:
+        """Its first session that is left; that of its key, where the row is missing."""
+        return self.entries[:INT_BYTES] or self.key[ORIGIN_BYTES:]
+
+    @property
+    def last_session(self) -> bytes:
+        """Its last session that is left; that of its key, where the row is missing."""
+        return self._last_entry[:INT_BYTES] or self.key[ORIGIN_BYTES:]
+
+    @property
+    def last_instance(self) -> bytes:
+        """Instance of its last event; empty where the row is missing."""
+        return self._last_entry[INT_BYTES:LOCAL_ID_BYTES]
+
+    @property
+    def n_events(self) -> int:
+        """Number of its events."""
+        return len(self.entries) // ENTRY_BYTES
+
+    def spans(self, session_key: bytes) -> bool:
+        """Whether a session is within it: if it is stored, it is here."""
+        return self.key <= session_key <= self.origin + self.last_session
+
+    def has_session(self, session: bytes) -> bool:
+        """Whether it has events of a session (8)."""
+        return self._entry(session).startswith(session)
+
+    def find(self, local_id: bytes) -> TypeId | None:
+        """Type of one of its events.
+
+        Args:
+            local_id: session and instance of the event, encoded.
+        """
+        entry = self._entry(local_id)
+        return entry[LOCAL_ID_BYTES:] if entry.startswith(local_id) else None
+
+    def event_keys(self) -> Iterator[bytes]:
+        """Keys in ``event`` of its events, in order."""
+        origin, entries = self.origin, self.entries
+        for begin in range(0, len(entries) - ENTRY_BYTES + 1, ENTRY_BYTES):
+            end = begin + LOCAL_ID_BYTES
+            yield entries[end : begin + ENTRY_BYTES] + origin + entries[begin:end]
+
+    def between(self, start: bytes, stop: bytes) -> range:
+        """Where its entries begin of positions from ``start`` up to, but without ``stop``."""
+        origin, entries = self.origin, self.entries
+
+        def position(begin: int) -> bytes:
+            return origin + entries[begin : begin + LOCAL_ID_BYTES]
+
+        begins = range(0, len(entries), ENTRY_BYTES)
+        first = bisect.bisect_left(begins, start, key=position)
+        return begins[first : bisect.bisect_left(begins, stop, first, key=position)]
+
+    def without(self, local_ids: Collection[bytes]) -> "SessionBlock":
+        """The block without some of its events.
+
+        Args:
+            local_ids: session and instance of each, encoded.
+        """
+        entries = self.entries
+        if self.n_events == len(local_ids):
+            return SessionBlock(self.key, b"")
+        left: list[bytes] = []
+        end = 0
+        for local_id in sorted(local_ids):
+            begin = self._begin(local_id)
+            left.append(entries[end:begin])
+            end = begin + ENTRY_BYTES * entries.startswith(local_id, begin)
+        left.append(entries[end:])
+        return SessionBlock(self.key, b"".join(left))
+
+    @property
+    def _last_entry(self) -> bytes:
+        return self.entries[max(self.n_events - 1, 0) * ENTRY_BYTES :][:ENTRY_BYTES]
+
+    def _entry(self, start: bytes) -> bytes:
+        """The first entry that is not before ``start``; empty where there is none."""
+        begin = self._begin(start)
+        return self.entries[begin : begin + ENTRY_BYTES]
+
+    def _begin(self, start: bytes) -> int:
+        """Where that entry begins; the end where there is none."""
+        entries = self.entries
+        begins = range(0, len(entries), ENTRY_BYTES)
+        index = bisect.bisect_left(begins, start, key=lambda i: entries[i : i + len(start)])
+        return index * ENTRY_BYTES

@@ -1,8 +1,8 @@
 """The latest event of the most recently written types, as encoded rows.
 
-Belongs to the event loop's thread. Encoded rows, because an event may reference the whole
-request that it came in; and large ones are left to the store, so that the memory is
-bounded (``limits.LATEST_CACHE_TYPES`` times ``MAX_ROW_BYTES``).
+Belongs to the event loop's thread. An event may reference the whole request that it came in, so
+rows are kept; large ones are left to the store, which bounds the memory
+(``limits.LATEST_CACHE_TYPES`` times ``MAX_ROW_BYTES``).
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,16 +22,14 @@ STEP_ROWS: Final = 256
 FORGOTTEN_PART: Final = 32
 """When there are too many types, one in so many is forgotten at a time."""
 
-MAX_ROW_BYTES: Final = 4096
-"""Larger values are read from the store; with the limit of types this is 40 MB at most."""
-
 
 class LatestCache:
     """See the module.
 
-    A row that was just written is the latest of its type only if no greater one was
-    written before: events of another server may be older. So a type enters only with a
-    row that lies behind everything that the store has and the cache has not.
+    A written row is the latest of its type only if no greater one was written before: events of
+        another
+    server may be older. So a type enters only with a row behind everything that the store has and
+    the cache has not.
 
     Args:
         stored: the greatest position (see ``keys``) in the store; empty if the store is.
@@ -39,7 +37,7 @@ class LatestCache:
     """
 
     def __init__(self, stored: bytes, rows: Iterable[tuple[TypeId, Row]] = ()) -> None:
-        small = (i for i in rows if len(i[1][1]) <= MAX_ROW_BYTES)
+        small = (i for i in rows if len(i[1][1]) <= limits.LATEST_CACHE_ROW_BYTES)
         self._rows: dict[TypeId, Row] = dict(small)  # that written last comes last
         self._floor = stored
 
@@ -55,11 +53,7 @@ class LatestCache:
             yield
 
     def update(self, written: Iterable[tuple[TypeId, Row]]) -> None:
-        """Take note of a commit.
-
-        Args:
-            written: the greatest row of each type that was written.
-        """
+        """Note a commit: the greatest row of each type that was written."""
         rows = self._rows
         for type_id, row in written:
             key, value = row
@@ -67,7 +61,7 @@ class LatestCache:
             if key <= known[0] if known else key[TYPE_BYTES:] <= self._floor:
                 if known:  # not later, but written last
                     rows[type_id] = known
-            elif len(value) > MAX_ROW_BYTES:
+            elif len(value) > limits.LATEST_CACHE_ROW_BYTES:
                 self._floor = max(self._floor, key[TYPE_BYTES:])
             else:
                 rows[type_id] = row
@@ -77,8 +71,8 @@ class LatestCache:
     def _forget_oldest(self) -> None:
         """Forget those that were written longest ago.
 
-        Several at a time, because finding the first of a dictionary takes the longer, the more
-        were removed before it.
+        Several at a time: finding the first entry of a dictionary takes the longer, the more were
+        removed before it.
         """
         rows = self._rows
         for type_id in [*islice(rows, 1 + limits.LATEST_CACHE_TYPES // FORGOTTEN_PART)]:

@@ -8,16 +8,18 @@ and nothing that was made inside (an iterator, for example) is kept beyond it.
 import contextlib
 import gc
 import os
+import shutil
 import threading
-from collections.abc import Collection
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Final
 
 from rocksdict import ColumnFamily, Rdict
 
-from eventer_bridge.backends.rocksdb.clean_shutdown import write_marker
-from eventer_bridge.backends.rocksdb.contents import ALL_FAMILIES, FAMILIES, LATER_FAMILIES
+from eventer_bridge import limits
+from eventer_bridge.backends.rocksdb import directories
+from eventer_bridge.backends.rocksdb.contents import FAMILIES, N_STAGED
 from eventer_bridge.backends.rocksdb.database import (
     StorageErrors,
     lock_directory,
@@ -26,7 +28,7 @@ from eventer_bridge.backends.rocksdb.database import (
     open_for_reading,
 )
 from eventer_bridge.backends.rocksdb.log_tail import Mark
-from eventer_bridge.backends.rocksdb.writable import check_writable
+from eventer_bridge.backends.rocksdb.markers import write_marker
 from eventer_bridge.errors import ClosedError, StorageError, StoreLockedError
 
 
@@ -50,32 +52,35 @@ class _Use(AbstractContextManager[tuple[Rdict, dict[str, Rdict]]]):
         database = self._database
         with database._gate:
             database._n_users -= 1
-            if database._unusable is not None:  # somebody waits for that
+            if database._unusable is not None:  # ``ext_reopen`` waits for that
                 database._gate.notify_all()
 
 
 class Database:
-    """See the module. May be used from any thread.
+    """See the module. Any thread.
 
     Args:
         path: directory; created where there is none.
-        read_only: look at a database that nobody has open; nothing is created or changed.
+        read_only: look at a database that no process has open; nothing is created or changed.
+        is_volatile: it is removed when it is closed, so nothing is synced.
 
     Raises:
         StorageError: one of its branches, see ``database.open_database``.
 
     Attributes:
-        path: as given.
-        is_closing: set by the owner, so that who reads for long gives up.
-        undecided: keys of the sessions that are written, but not known to be durable yet: those
-            of the commit that is under way, or that failed, until the owner decides. Nobody
-            who reads sees them.
-        in_order_ends: where the order of source timestamps of types ended (``source_order``).
-            Who reads may do without what is not loaded.
+        path, is_volatile: as given.
+        is_closing: set by the owner, so that long reads end.
+        undecided: keys of the sessions that are written, but not known to be durable yet: those of
+            the commit in progress, or of a failed one, until the owner decides. They are hidden
+            from reads.
+        in_order_ends: where the order of source timestamps of types ended (``source_order``). Reads
+            may do without entries that are not loaded.
     """
 
-    def __init__(self, path: Path, *, read_only: bool = False) -> None:
+    def __init__(self, path: Path, *, read_only: bool = False, is_volatile: bool = False) -> None:
         self.path = path
+        self._read_errors = StorageErrors(path, "read failed")
+        self.is_volatile = is_volatile
         self.is_closing = False
         self.undecided: AbstractSet[bytes] = frozenset()
         self.in_order_ends: dict[bytes, bytes] = {}
@@ -87,13 +92,13 @@ class Database:
         self._db: Rdict
         self._families: dict[str, Rdict]
         self._handles: list[ColumnFamily]
-        self._later: dict[str, ColumnFamily]
+        self._handle_of: dict[str, ColumnFamily]
         if read_only:
-            self._take(*open_for_reading(path))
+            self._take(open_for_reading(path))
             return
         self._lock = lock_directory(path)
         try:
-            self._take(open_database(path))
+            self._take(open_database(path, is_volatile=is_volatile))
             self._ext_begin_mark()
         except BaseException:
             os.close(self._lock)
@@ -105,9 +110,7 @@ class Database:
         return ("default", *self._families)
 
     def in_use(self) -> AbstractContextManager[tuple[Rdict, dict[str, Rdict]]]:
-        """Use the database: it stays open meanwhile. Does not wait.
-
-        Gives it as RocksDB has it, and its column families by name.
+        """Use the database, and its column families by name: it stays open meanwhile.
 
         Raises:
             StorageError: when entered: it is being opened again, or could not be.
@@ -115,11 +118,10 @@ class Database:
         return _Use(self)
 
     def check_usable(self) -> None:
-        """End who has used the database for long, if others need that it is not used.
+        """End a long use of the database, if it is about to close or to be opened again.
 
         Raises:
-            ClosedError: it is about to close.
-            StorageError: it is being opened again.
+            ClosedError, StorageError: it is.
         """
         if self.is_closing:
             raise ClosedError(f"{self.path}: the event store is closed")
@@ -129,12 +131,12 @@ class Database:
     def ext_reopen(self) -> None:
         """Close and open the database, after a commit failed; takes commits afterwards.
 
-        Waits until nobody uses it. Everything that was committed is there then; what was
-        not, may be, and what is there is durable.
+        Waits for the end of all uses. Afterwards everything that was committed is there and
+        durable; what was not may be.
 
         Raises:
-            StorageError: the disk still fails. The database can be read as before, unless
-                it could be closed, but not opened.
+            StorageError: the disk still fails. The database can be read as before, unless it was
+                closed, but could not be opened.
             StoreDamagedError: the store was damaged.
         """
         check_writable(self.path)
@@ -146,7 +148,7 @@ class Database:
             with contextlib.suppress(StorageError):  # it failed already; the log has it all
                 self._close()
         try:
-            self._take(open_database(self.path, create=False))
+            self._take(open_database(self.path, create=False, is_volatile=self.is_volatile))
         except StorageError as e:
             self._unusable = str(e)
             if isinstance(e, StoreLockedError):
@@ -160,7 +162,7 @@ class Database:
         self._ext_begin_mark()
 
     def ext_close(self) -> None:
-        """Close. Nothing may be under way; afterwards others can open the directory.
+        """Close, with nothing in progress; afterwards others can open the directory.
 
         Raises:
             StorageError: buffered rows could not be written; they are in the log.
@@ -170,41 +172,76 @@ class Database:
                 self._mark.ext_close()
             if self._unusable is None:
                 self._close()
-                if self._lock is not None:
+                if self._lock is not None and not self.is_volatile:
                     write_marker(self.path)
         except OSError as e:
             raise StorageError(f"{self.path}: closing failed: {e.strerror}") from e
         finally:
+            if self.is_volatile:
+                shutil.rmtree(self.path, ignore_errors=True)
             if self._lock is not None:
                 os.close(self._lock)
 
-    def errors(self, what: str = "read failed") -> StorageErrors:
-        """Turn what RocksDB raises into ``StorageError``."""
-        return StorageErrors(self.path, what)
+    def errors(self, what: str | None = None) -> StorageErrors:
+        """Turn what RocksDB raises into ``StorageError``, which says what failed, or reading."""
+        return self._read_errors if what is None else StorageErrors(self.path, what)
 
     def _ext_begin_mark(self) -> None:
         if self._mark is not None:
             self._mark.ext_close()
-        try:
+        if self.is_volatile:
+            return
+        with directories.os_errors(self.path, "cannot be written"):
             self._mark = Mark(self.path)
-        except OSError as e:
-            raise StorageError(f"{self.path}: cannot be written: {e.strerror}") from e
 
-    def _take(self, db: Rdict, found: Collection[str] = ALL_FAMILIES) -> None:
+    def _take(self, db: Rdict) -> None:
         self._db = db
-        later = [name for name in LATER_FAMILIES if name in found]
-        self._families = {name: db.get_column_family(name) for name in (*FAMILIES, *later)}
-        self._handles = [db.get_column_family_handle(name) for name in FAMILIES]
-        self._later = {name: db.get_column_family_handle(name) for name in later}
+        self._families = {name: db.get_column_family(name) for name in FAMILIES}
+        self._handle_of = {name: db.get_column_family_handle(name) for name in FAMILIES}
+        self._handles = [*self._handle_of.values()][:N_STAGED]
 
     def _close(self) -> None:
         # RocksDB's lock is held until the last of these references is gone
         self._handles.clear()
-        self._later.clear()
+        self._handle_of.clear()
         with contextlib.ExitStack() as stack:
             stack.enter_context(self.errors("closing failed"))
             for db in (self._db, *self._families.values()):
                 stack.callback(db.close)
 
-    def _family(self, name: str) -> Rdict:
+    def family(self, name: str) -> Rdict:
+        """A column family, to be used inside :meth:`in_use`."""
         return self._db if name == "default" else self._families[name]
+
+
+_NAME: Final = "PROBE.dbtmp"
+
+
+def check_writable(path: Path) -> None:
+    """Check that the store exists, and that there is space for what opening it writes.
+
+    Raises:
+        StorageError: it does not, or there is none; the text says why.
+    """
+    n_bytes = limits.REOPEN_MARGIN_BYTES
+    try:
+        if not (path / "CURRENT").exists():  # an unmounted file system, for example
+            raise StorageError(f"{path}: the event store no longer exists")
+        n_bytes += sum(i.stat().st_size for i in path.glob("*.log"))
+        _ext_write(path / _NAME, n_bytes)
+    except OSError as e:
+        raise StorageError(
+            f"{path}: the event store cannot be written: {e.strerror} ({n_bytes} bytes tried)"
+        ) from e
+
+
+def _ext_write(file: Path, n_bytes: int) -> None:
+    """Write a temporary file."""
+    descriptor = os.open(file, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        os.posix_fallocate(descriptor, 0, n_bytes)
+        os.write(descriptor, bytes(4096))
+        os.fdatasync(descriptor)
+    finally:
+        os.close(descriptor)
+        file.unlink(missing_ok=True)

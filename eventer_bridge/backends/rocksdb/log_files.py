@@ -2,9 +2,9 @@
 
 A power cut, ``kill -9`` or a full disk can tear the write in progress: the last record of the last
 log, which was not acknowledged. It is truncated here, and logged. Anything else wrong with the log
-is damage of acknowledged commits. RocksDB does not distinguish the two where it matters: a damaged
-length near the end of the log, and a log without its end that another one follows, silently lose
-rows there.
+is damage of acknowledged commits. RocksDB does not distinguish the two where it matters: with a
+damaged length near the end of the log, or a log without its end before another one, it silently
+loses rows.
 
 This works because the store has one commit in progress at a time, and because every commit goes
 through the log (``Store``): the sequence numbers of the records have no gap.
@@ -55,8 +55,7 @@ class _Records(NamedTuple):
     Attributes:
         first: sequence number of the first one; None: there is none.
         following: sequence number after the last one.
-        last: offset of the last one.
-        last_sequence: sequence number of the last one.
+        last, last_sequence: offset and sequence number of the last one.
         end: offset of the end of the last one.
         broken: offset of the first invalid fragment, or the size of the log.
     """
@@ -70,10 +69,9 @@ class _Records(NamedTuple):
 
 
 class TornWrite(NamedTuple):
-    """An incomplete write at the end of the log.
+    """An incomplete write at the end of a log.
 
     Attributes:
-        log: the file.
         end: offset of the end of the last complete record.
         size: offset of the end of what was written, as far as it is not zero.
         sequence: sequence number of the last complete operation.
@@ -86,12 +84,7 @@ class TornWrite(NamedTuple):
 
 
 class CheckedLog(NamedTuple):
-    """Result of :func:`check_log`.
-
-    Attributes:
-        ends: end of the complete records of each non-empty log, in bytes, by its number.
-        torn: incomplete write, for :func:`truncate`; None: there is none.
-    """
+    """End of the complete records of each non-empty log, by number; a torn write, if any."""
 
     ends: dict[int, int]
     torn: TornWrite | None
@@ -109,9 +102,6 @@ def log_number(log: Path) -> int:
 
 def check_log(path: Path) -> CheckedLog:
     """Check the log of a store that no process has open.
-
-    Args:
-        path: directory of the store.
 
     Raises:
         StoreLossError: the log is damaged.
@@ -135,11 +125,7 @@ def check_log(path: Path) -> CheckedLog:
 
 
 def truncate(torn: TornWrite) -> None:
-    """Truncate a log before its torn write, and log it.
-
-    Raises:
-        OSError: the log cannot be written.
-    """
+    """Truncate a log before its torn write, and log it; raises ``OSError``."""
     mlog.warning(
         "the event store's log ends in a torn write, which was never acknowledged: it is cut off",
         extra={"path": str(torn.log), "bytes": torn.size - torn.end},
@@ -188,7 +174,7 @@ def _walk(data: _Data) -> _Records:
             break
         checksum, length, kind = FRAGMENT.unpack_from(data, offset)
         if not (checksum or length & 0xFF):
-            break  # a header of which only the second sector was written
+            break  # only the second sector of the header was written
         stop = offset + FRAGMENT.size + length
         expected = (FULL, _FIRST) if begin is None else (_MIDDLE, LAST)
         if kind not in expected or FRAGMENT.size + length > left or stop > size:
@@ -201,7 +187,7 @@ def _walk(data: _Data) -> _Records:
             if len(head) < _BATCH.size:
                 break
             sequence, n_operations = _BATCH.unpack(head)
-            # what is missing of the last record may be its sequence number
+            # the last record may lack its sequence number
             last_sequence = sequence if first is None else following
             first = sequence if first is None else first
             following = sequence + n_operations
@@ -243,7 +229,7 @@ def _has_hole(data: _Data, begin: int, end: int) -> bool:
     """Whether a part of this record never reached the disk, or was not written.
 
     The file system writes pages in any order, and a disk the sectors of a page. A process that is
-    killed leaves the beginning of a record. What is missing is zero. Zeros in events have the right
+    killed leaves the beginning of a record. Missing bytes are zero. Zeros in events have the right
     checksum, and a damaged length the right one for another length.
     """
     sector = begin

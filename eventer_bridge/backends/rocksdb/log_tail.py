@@ -1,6 +1,16 @@
-"""The log that RocksDB writes to: how far it was synced and acknowledged, and zeros ahead of that.
+"""The end of the log that RocksDB writes to: acknowledged up to where, and zeros ahead of it.
 
-:class:`Mark` writes the file ``ACKNOWLEDGED`` (``acknowledged``) after each sync.
+After a crash RocksDB cannot notice that a log is missing, empty, another store's, or too short. So
+the file ``ACKNOWLEDGED`` (:class:`Mark`) describes the logs: how each begins, with a checksum that
+distinguishes it from any other, and up to where it was synced and acknowledged::
+
+    bytes of the last log (8, big-endian)
+    JSON: [[number, bytes, beginning, in hexadecimal digits], …]
+
+No two logs begin alike: opening a store writes a random row first (``keys.LOG_KEY``). The mark is
+written after the log was synced, never before: it may be behind, but not ahead. ``kill -9`` leaves
+it exact; a power cut may leave one of some seconds before (``limits.MARK_SYNC_PERIOD_S``), which
+notices less. Logs that RocksDB no longer needs may be missing.
 
 A sync of a file that has grown also writes its new size to the disk, through the journal of the
 file system: that takes twice the time. So zeros are written ahead of the records now and then,
@@ -10,12 +20,10 @@ which the next records overwrite::
             ▲ RocksDB writes here
 
 RocksDB reads zeros as the end of the log, and so does ``log_files``. They are written between two
-commits, when nobody writes records, and only where the file ends: never over anything.
+commits, when no records are written, and only at the end of the file. The end of the records is
+found by following their headers (``log_files``).
 
-Where the records end is not the size of the file then. It is found by following their headers,
-for the format of which see ``log_files``.
-
-Belongs to the thread that syncs.
+The mark belongs to the thread that syncs.
 """
 
 import contextlib
@@ -24,21 +32,130 @@ import errno
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from struct import Struct
+from struct import error as StructError  # noqa: N812  # it is a class
+from typing import Final, NamedTuple, TypeAlias
+
+import msgspec
 
 from eventer_bridge import limits
-from eventer_bridge.backends.rocksdb import acknowledged, directories
-from eventer_bridge.backends.rocksdb.acknowledged import FILE, Log
+from eventer_bridge.backends.rocksdb import directories
 from eventer_bridge.backends.rocksdb.log_files import (
     BLOCK_BYTES,
     FRAGMENT,
     FULL,
+    HEAD_BYTES,
     LAST,
     list_logs,
     log_number,
 )
+from eventer_bridge.errors import StoreDamagedError, StoreLossError
+
+FILE: Final = "ACKNOWLEDGED"
+
+POSITION: Final = Struct(">Q")
+"""What the file begins with."""
+
+_Rows: TypeAlias = list[tuple[int, int, str]]
+
+
+class Log(NamedTuple):
+    """A log: its number (in its name), up to where it was acknowledged, and its beginning."""
+
+    number: int
+    n_bytes: int
+    head: bytes
+
+    @property
+    def name(self) -> str:
+        """Its file."""
+        return f"{self.number:06}.log"
+
+
+def check_logs(path: Path, ends: Mapping[int, int]) -> list[Log]:
+    """Compare the logs with the mark, if there is one.
+
+    Args:
+        path: directory of a store that no process has open.
+        ends: end of each non-empty log, by its number.
+
+    Returns:
+        Those that are missing: damage, if RocksDB still needs them (:func:`check_missing`).
+
+    Raises:
+        StoreLossError: one is not the store's own, or ends too early.
+        StoreDamagedError: the mark cannot be read.
+        OSError: a file cannot be read.
+    """
+    missing: list[Log] = []
+    for log in read(path):
+        file = path / log.name
+        if not file.exists():
+            missing.append(log)
+            continue
+        end = ends.get(log.number, 0)
+        if end and log.n_bytes and read_head(file) != log.head:
+            raise _lost(path, log.number, 0, f"its log {log.name} is not its own")
+        if end < log.n_bytes:
+            what = f"its log {log.name} ends at {end}, but was acknowledged up to {log.n_bytes}"
+            raise _lost(path, log.number, end, what)
+    return missing
+
+
+def check_missing(path: Path, missing: list[Log], first_needed: int) -> None:
+    """Refuse a store without a log that it needs, by ``StoreLossError``.
+
+    Args:
+        path: directory of the store.
+        missing: result of :func:`check_logs`.
+        first_needed: number of the first log with rows that are in no sorted file.
+    """
+    for log in missing:
+        if log.number >= first_needed:
+            raise _lost(
+                path, log.number, 0, f"it was not closed, and its log {log.name} is missing"
+            )
+
+
+def read_head(file: Path) -> bytes:
+    """The beginning of a log; raises ``OSError``."""
+    with file.open("rb") as stream:
+        return stream.read(HEAD_BYTES)
+
+
+def encode(logs: Sequence[Log]) -> bytes:
+    """The contents of the mark for one or more logs."""
+    rows: _Rows = [(i.number, i.n_bytes, i.head.hex()) for i in logs]
+    return POSITION.pack(logs[-1].n_bytes) + msgspec.json.encode(rows)
+
+
+def read(path: Path) -> list[Log]:
+    """The mark of a store; empty: none. Raises ``StoreDamagedError`` or ``OSError``."""
+    try:
+        data = (path / FILE).read_bytes()
+    except FileNotFoundError:
+        return []
+    try:
+        rows = msgspec.json.decode(data[POSITION.size :], type=_Rows)
+        logs = [Log(number, n_bytes, bytes.fromhex(head)) for number, n_bytes, head in rows]
+        return [*logs[:-1], logs[-1]._replace(n_bytes=POSITION.unpack_from(data)[0])]
+    except (msgspec.DecodeError, StructError, ValueError, IndexError) as e:
+        raise StoreDamagedError(
+            f"{path}: the event store is damaged: its file {FILE} is not as it was written"
+        ) from e
+
+
+def _lost(path: Path, number: int, good_bytes: int, what: str) -> StoreLossError:
+    text = f"{path}: the event store is damaged: {what}: events that were acknowledged are lost"
+    return StoreLossError(text, number, good_bytes)
+
+
+def forget(path: Path) -> None:
+    """Remove the mark of a store that no process has open; raises ``OSError``."""
+    (path / FILE).unlink(missing_ok=True)
+
 
 _LIBC: Final = ctypes.PyDLL(None)
 """For calls with every commit: those of ``os`` give the interpreter's lock away, and to get it
@@ -47,27 +164,20 @@ _LIBC.pread.restype = ctypes.c_ssize_t
 _LIBC.pread.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int64)
 
 _BEGIN: Final = ctypes.c_longlong(0)
-_SIZE: Final = ctypes.c_size_t(acknowledged.POSITION.size)
-
-MAX_LOOKS: Final = 100
-"""How often a directory is listed until a log is found: RocksDB may replace the only one
-meanwhile."""
+_SIZE: Final = ctypes.c_size_t(POSITION.size)
 
 _ZEROS: Final = bytes(limits.LOG_AHEAD_BYTES)
 
 
 class LogTail:
-    """See the module.
+    """The log, open for reading and for writing zeros.
 
     Args:
         file: the log.
-        end: where its records end, or any place before that where one begins.
-
-    Raises:
-        OSError: it cannot be opened.
+        end: end of its records, or of any earlier one.
 
     Attributes:
-        end: where its records end, as of the last :meth:`ext_follow`.
+        end: end of its records, as of the last :meth:`ext_follow`.
         ahead: up to where zeros were written; infinite: no more are.
     """
 
@@ -79,7 +189,7 @@ class LogTail:
         self.ext_follow()
 
     def ext_follow(self) -> int:
-        """Find the end of the records, which may have come further; returns how much, in bytes."""
+        """Find the end of the records; returns by how many bytes it moved."""
         header, size, before = self._header, FRAGMENT.size, self.end
         while True:
             begin = self.end
@@ -112,27 +222,14 @@ class LogTail:
 
 
 def find_end(file: Path) -> int:
-    """Where the records of a log end.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """The end of the records of a log; raises ``OSError``."""
     tail = LogTail(file, 0)
     tail.ext_close()
     return tail.end
 
 
 class Mark:
-    """The mark of a store that is open (``acknowledged``).
-
-    Made when RocksDB has just opened the store, so that it has a log of its own.
-
-    Args:
-        path: directory of the store.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """The mark of a store that was just opened, so that it has a log; raises ``OSError``."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -154,7 +251,7 @@ class Mark:
             with contextlib.suppress(OSError):
                 self._ext_note_logs()
             return
-        _LIBC.pwrite(self._file, acknowledged.POSITION.pack(tail.end), _SIZE, _BEGIN)
+        _LIBC.pwrite(self._file, POSITION.pack(tail.end), _SIZE, _BEGIN)
         self._ends[self._number] = tail.end
         few = limits.LOG_AHEAD_COMMIT_BYTES
         if tail.ahead - tail.end < few and n_bytes <= few:  # larger commits gain nothing
@@ -176,13 +273,8 @@ class Mark:
     def _ext_note_logs(self) -> None:
         logs = _look_at(self._path, self._ends)
         last = logs[-1]
-        temporary = self._path / f"{FILE}.dbtmp"
-        with temporary.open("wb") as stream:
-            stream.write(acknowledged.encode(logs))
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(self._path / FILE)
-        directories.sync(self._path)
+        with directories.written(self._path / FILE) as stream:
+            stream.write(encode(logs))
         tail = LogTail(self._path / last.name, last.n_bytes)
         try:
             file = os.open(self._path / FILE, os.O_WRONLY | os.O_CLOEXEC)
@@ -197,13 +289,13 @@ class Mark:
 
 def _look_at(path: Path, ends: Mapping[int, int]) -> list[Log]:
     """The logs of a store that is open, one at least; where they end, as far as not known."""
-    for _ in range(MAX_LOOKS):
+    for _ in range(limits.LOG_LOOKS):
         logs: list[Log] = []
         for file in list_logs(path):
             with contextlib.suppress(FileNotFoundError):  # RocksDB needs it no longer
                 number = log_number(file)
                 end = ends.get(number) or find_end(file)
-                logs.append(Log(number, end, acknowledged.read_head(file)))
+                logs.append(Log(number, end, read_head(file)))
         if logs:
             return logs
     raise FileNotFoundError(errno.ENOENT, "there is no log", str(path))

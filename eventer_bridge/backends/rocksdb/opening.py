@@ -1,18 +1,23 @@
 """Opening a store, and loading the state that a backend keeps of it, also when it reopens it."""
 
+import fcntl
 import logging
+import os
+import shutil
+import tempfile
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from eventer_bridge import limits
 from eventer_bridge.backends import history
 from eventer_bridge.backends.passed_time import PassedTime
-from eventer_bridge.backends.rocksdb.checkpoint import ext_remove_scratch
+from eventer_bridge.backends.rocksdb import directories
 from eventer_bridge.backends.rocksdb.commit import Commit
+from eventer_bridge.backends.rocksdb.control import ext_remove_scratch
 from eventer_bridge.backends.rocksdb.latest import LatestCache
-from eventer_bridge.backends.rocksdb.loss import ext_accept_loss, refuse_interrupted
+from eventer_bridge.backends.rocksdb.restoring import ext_accept_loss, refuse_interrupted
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.backends.rocksdb.types import TypeRegistry
 from eventer_bridge.errors import EventerBridgeError, StorageError
@@ -20,6 +25,9 @@ from eventer_bridge.errors import EventerBridgeError, StorageError
 mlog = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+_TEMPORARY: Final = "mariner-memory-"
+"""Prefix of the names of stores that only last as long as they are open."""
 
 
 class Opened(NamedTuple):
@@ -32,18 +40,52 @@ class Opened(NamedTuple):
 
 
 def ext_open(path: Path, accept_loss_of: int | None = None) -> Opened:
-    """Open a store for writing, and give it a history if it has none; raises as :class:`Store`.
-
-    Args:
-        path: its directory.
-        accept_loss_of: accept the loss of acknowledged events of this server (``loss``).
-    """
+    """Open a store for writing, as ``backend.create``; raises as :class:`Store`."""
     if accept_loss_of is not None:
         ext_accept_loss(path, accept_loss_of)
     refuse_interrupted(path)
-    store = Store(path)
+    return _ext_load_new(Store(path))
+
+
+def ext_open_temporary() -> Opened:
+    """Open an empty store in the directory for temporary files; closing it removes it.
+
+    Raises:
+        StorageError: it cannot be created.
+    """
+    with directories.os_errors(Path(tempfile.gettempdir()), "cannot be written"):
+        _ext_remove_left_over()
+        path = Path(tempfile.mkdtemp(prefix=_TEMPORARY))
     try:
-        ext_remove_scratch(path)
+        store = Store(path, is_volatile=True)
+    except BaseException:
+        shutil.rmtree(path, ignore_errors=True)
+        raise
+    return _ext_load_new(store)
+
+
+def _ext_remove_left_over() -> None:
+    """Remove the temporary stores of processes that were killed."""
+    for path in Path(tempfile.gettempdir()).glob(f"{_TEMPORARY}*"):
+        try:
+            if path.lstat().st_uid != os.geteuid() or not (path / "CURRENT").exists():
+                continue
+            directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        except OSError:  # removed meanwhile
+            continue
+        try:
+            fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(path, ignore_errors=True)
+        except BlockingIOError:
+            pass  # in use
+        finally:
+            os.close(directory)
+
+
+def _ext_load_new(store: Store) -> Opened:
+    """Load a store that was just opened, and give it a history if it has none."""
+    try:
+        ext_remove_scratch(store.path)
         if store.history_id() is None:
             commit = Commit()
             store.stage_history(commit, history.new_id())
@@ -55,11 +97,7 @@ def ext_open(path: Path, accept_loss_of: int | None = None) -> Opened:
 
 
 def ext_load(store: Store) -> Opened:
-    """Load event types, latest events, the order of source timestamps, and the passed time.
-
-    Raises:
-        StorageError: it cannot be read.
-    """
+    """Load event types, latest events, the order of source timestamps, and the passed time."""
     types = TypeRegistry(store.ext_types(), store.ext_spent())
     known = [*islice(types.names, limits.LATEST_CACHE_TYPES)]
     latest = store.ext_latest(known)
@@ -73,8 +111,7 @@ def ext_call(ext_fn: Callable[..., T], *args: Any) -> T:
 
     Raises:
         EventerBridgeError: as the function.
-        StorageError: the function raised anything else, a bug of ours or of RocksDB's binding,
-            which is logged.
+        StorageError: the function raised anything else, which is a bug and is logged.
     """
     try:
         return ext_fn(*args)

@@ -1,32 +1,39 @@
-"""Answering queries from the store (001, "Queries").
+"""Answering queries from the store (000, "query events"; 001, "Queries", "timeseries").
 
 The latest events of a few types come from the cache, on the event loop. A few events of one type
 are read there, too: handing such a query to another thread and back takes as long as answering it,
-and rocksdict keeps the interpreter's lock while it reads, so that it would hold up the loop all the
+and rocksdict holds the interpreter's lock while it reads, so that it would block the loop all the
 same. If that takes too long, and for every other query, a reader thread answers, in turns.
 
 Each is answered from one snapshot of the store, in two steps: find the keys of the answer and of
-one more event, then read the values of the answer. What a query sees is up to the backend, which
-waits for commits before it or after it.
+one more event, then read the values of the answer. The backend waits for commits before it or after
+it.
 
-What a query costs, besides what it returns:
+Timeseries are sought in one or two parts of their order: by timestamp in one; by source timestamp
+events that have one (``in_order``) and, behind them in either direction, those that have none in
+``event``, where the others are passed over. In ``event``, those of one type follow each other: keys
+and values are read in one pass, and what a span cannot express is a condition of the value.
+Elsewhere keys are found first, by looking up ids or by ``scan``, through a filter of keys, which
+may look up each value. An index key is the key that an event has, or would have, in the family in
+whose order it is sought.
 
-- latest: a seek for each type that is returned, and finding the types that are asked for.
-- timeseries of one type by timestamp: one seek; keys and values are read in one pass, in which
-  filters pass over a row in about 0.7 us, or 1.6 us if they compare its payload. Where there are
-  several types or ``unique_type``, they look up each value, in some 3 to 5 us.
+Cost of a query, besides what it returns:
+
+- latest: a seek for each returned type, and finding the types of the query.
+- timeseries of one type by timestamp: one seek; filters pass over a row in about 0.7 us, or 1.6 us
+  if they compare its payload. Of several types, or with ``unique_type``, they look up each value,
+  in some 3 to 5 us.
 - timeseries of few types, or by source timestamp: a seek for each type (``scan.merge``).
 - timeseries of many types by timestamp: blocks of sessions are walked (``scan.walk``).
-- timeseries by source timestamp without bounds of it: events that have none, behind the others,
-  are found as by timestamp; the others are passed over, as by a filter, on a page that gets there:
-  usually the last.
-- timeseries with ``unique_type``: the same; events of a type that was found are skipped.
-  Every page starts from the beginning, to know which types the pages before it found.
+- timeseries by source timestamp without bounds of it: events that have none are found as by
+  timestamp; the others are passed over on a page that gets there, usually the last.
+- timeseries with ``unique_type``: the same; events of a found type are skipped. Every page starts
+  from the beginning, to know the types of the pages before it.
 - timeseries with ``ids``: a look-up for each id, and each block of sessions once, nothing else.
 - ``payload``: a filter, which reads the value of every event that satisfies the other conditions
   until the answer is full. Values that it passes over are not kept.
-- bounds of the property that is ordered by, and ``last_event_id``: nothing, they are
-  sought. Bounds of the other property are a filter: what does not pass it is read too.
+- bounds of the property that is ordered by, and ``last_event_id``: nothing, they are sought. Bounds
+  of the other property are a filter.
 - server: nothing; with rights to some types only, as timeseries.
 """
 
@@ -36,31 +43,47 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import ExitStack
 from functools import partial
-from itertools import chain
-from typing import Final
+from itertools import chain, islice
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
 from eventer_bridge import limits, packed
-from eventer_bridge.backends.base import QueryLoad
-from eventer_bridge.backends.common import NO_WAY_ON, check_ids, result_limit, take
+from eventer_bridge.backends.base import NO_WAY_ON, check_ids, result_limit, take
 from eventer_bridge.backends.readers import LargeCb, PauseCb, Readers, Reading
 from eventer_bridge.backends.rocksdb import keys, trimmed
+from eventer_bridge.backends.rocksdb.in_order import find_contiguous, scan_by_source
 from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.latest import LatestCache, Row
-from eventer_bridge.backends.rocksdb.scan import KeyRange, find_in_blocks, scan_server
-from eventer_bridge.backends.rocksdb.snapshot import READ_FAMILIES, RowsRead, Snapshot
+from eventer_bridge.backends.rocksdb.scan import (
+    NOWHERE,
+    Filter,
+    KeyRange,
+    find_in_blocks,
+    merge,
+    scan_blocks,
+    scan_server,
+    without_type,
+)
+from eventer_bridge.backends.rocksdb.snapshot import READ_FAMILIES, Condition, RowsRead, Snapshot
 from eventer_bridge.backends.rocksdb.store import Store
-from eventer_bridge.backends.rocksdb.timeseries import Timeseries
-from eventer_bridge.backends.rocksdb.types import TypeRegistry, VisibleTypes
-from eventer_bridge.backends.rocksdb.wanted import EveryType, all_wanted, find_wanted
+from eventer_bridge.backends.rocksdb.types import (
+    EveryType,
+    SoughtTypes,
+    TypeRegistry,
+    VisibleTypes,
+    all_wanted,
+    find_wanted,
+)
 from eventer_bridge.backends.visible_query import VisibleQuery
 from eventer_bridge.errors import ClosedError, StorageError, StoreDamagedError
 from eventer_bridge.model import (
     INT64_MAX,
     INT64_MIN,
     Event,
+    EventId,
     EventType,
+    Order,
     OrderBy,
     QueryLatestParams,
     QueryParams,
@@ -69,48 +92,300 @@ from eventer_bridge.model import (
     QueryTimeseriesParams,
     Timestamp,
 )
+from eventer_bridge.payloads import same_as
+
+Family: TypeAlias = Literal["event", "source"]
+"""Order in which events are sought: of ``event``, or of ``source``, which has a part of them."""
+
+
+class _Part(NamedTuple):
+    """A part of the order of events in which an answer is sought.
+
+    Attributes:
+        family: in whose order its events are sought.
+        sought: span of it.
+        shown: the part of the span that is returned. The two differ only for unique types: an event
+            of an earlier page still excludes the later ones of its type.
+    """
+
+    family: Family
+    sought: KeyRange
+    shown: KeyRange
+
+
+class Timeseries:
+    """A timeseries query at a moment, of types of interest; its ``event_types`` are not read.
+
+    Raises:
+        StorageError: the store could not be read.
+        ClosedError: the store is about to close.
+    """
+
+    def __init__(
+        self, snapshot: Snapshot, params: QueryTimeseriesParams, type_ids: Collection[TypeId]
+    ) -> None:
+        self._snapshot = snapshot
+        self._params = params
+        self._is_by_source = params.order_by is OrderBy.SOURCE_TIMESTAMP
+        self._type_ids = type_ids
+        self._candidates = None if params.ids is None else self._look_up(params.ids)
+        # of sought ones, all would be sought; others may become more, as types become visible
+        some = () if isinstance(type_ids, SoughtTypes) else tuple(islice(type_ids, 2))
+        is_contiguous = len(some) == 1 and not params.unique_type and params.ids is None
+        self._only_type = some[0] if is_contiguous else None
+
+    def rows(self, limit: int) -> Iterator[RowsRead]:
+        """Rows of the first ``limit`` events in order, a few at a time; some more if filtered."""
+        done: set[TypeId] = set()
+        for part in self._parts():
+            span = self._contiguous_span(part)
+            if span is not None:
+                conditions = _make_conditions(self._params, part.family)
+                if part.family == "source":
+                    conditions.insert(0, keys.is_in_order)
+                for rows in self._snapshot.event_rows(
+                    *span,
+                    descending=part.sought.descending,
+                    limit=limit,
+                    conditions=conditions,
+                ):
+                    limit -= len(rows[0])
+                    yield rows
+            else:
+                found = self._find(part, done, limit)
+                limit -= len(found)
+                yield from self._snapshot.rows_of(map(keys.event_key, found))
+
+    def _contiguous_span(self, part: _Part) -> tuple[bytes, bytes] | None:
+        """The span in ``event`` that a part is; None: its events do not follow each other."""
+        type_id, (start, stop, _) = self._only_type, part.sought
+        if type_id is None:
+            return None
+        if part.family == "event":
+            return type_id + start, type_id + stop
+        if self._params.t_from is not None or self._params.t_to is not None:
+            return None
+        return find_contiguous(self._snapshot, type_id, part.sought)
+
+    def first(self) -> bytes | None:
+        """Key in ``event`` of the first event; None: there is none."""
+        return next((key for rows, _ in self.rows(1) for key, _ in rows), None)
+
+    def _find(self, part: _Part, done: set[TypeId], limit: int) -> list[bytes]:
+        """First index keys in a part that are of the answer."""
+        accept = _make_filter(self._snapshot, self._params, part.family)
+        if self._params.unique_type:
+            accept = FirstOfType(accept, part.shown, done)
+        return self._search(part, accept, done, limit)
+
+    def _parts(self) -> list[_Part]:
+        params = self._params
+        spans = self._spans()
+        whole = [_Part(family, span, span) for family, span in spans]
+        if params.last_event_id is None:
+            return whole
+        last = self._find_last(params.last_event_id)
+        for n, (family, span) in enumerate(spans):
+            if last is not None and last[0] == family and span.contains(last[1]):
+                rest = span.after(last[1])
+                if not params.unique_type:
+                    return [_Part(family, rest, rest), *whole[n + 1 :]]
+                before = [_Part(*earlier, NOWHERE) for earlier in spans[:n]]
+                return [*before, _Part(family, span, rest), *whole[n + 1 :]]
+        return []
+
+    def _spans(self) -> list[tuple[Family, KeyRange]]:
+        """Spans of the order of all events, without a last event."""
+        params = self._params
+        is_descending = params.order is Order.DESCENDING
+        by_time = _time_range(params.t_from, params.t_to, descending=is_descending)
+        if not self._is_by_source:
+            return [("event", by_time)]
+        bounds = params.source_t_from, params.source_t_to
+        by_source = _time_range(*bounds, descending=is_descending)
+        if bounds == (None, None):
+            return [("source", by_source), ("event", by_time)]
+        return [("source", by_source)]
+
+    def _find_last(self, last_id: EventId) -> tuple[Family, bytes] | None:
+        """Family and index key, without type, of the last event; None: not in the whole answer."""
+        params, type_ids = self._params, self._type_ids
+        key = self._snapshot.find(last_id)
+        if key is None or key[: keys.TYPE_BYTES] not in type_ids:
+            return None
+        if params.ids is not None and last_id not in params.ids:
+            return None
+        family, index_key = self._index_key(key)
+        if params.unique_type:
+            whole = msgspec.structs.replace(params, last_event_id=None)
+            of_type = Timeseries(self._snapshot, whole, [key[: keys.TYPE_BYTES]])
+            is_contained = of_type.first() == key
+        else:
+            accept = _make_filter(self._snapshot, params, family)
+            is_contained = accept is None or accept(index_key)
+        return (family, without_type(index_key)) if is_contained else None
+
+    def _search(
+        self, part: _Part, accept: Filter | None, done: AbstractSet[TypeId], limit: int
+    ) -> list[bytes]:
+        """First index keys in a part."""
+        family, span, _ = part
+        if self._candidates is not None:
+            some = self._candidates[family]
+            found = (key for key in some if span.contains(without_type(key)))
+            return list(islice(filter(accept, found), limit))
+        if family == "source":
+            return merge(
+                self._snapshot,
+                scan_by_source,
+                self._type_ids,
+                span,
+                limit=limit,
+                accept=accept,
+                done=done,
+            )
+        return find_in_blocks(
+            self._snapshot,
+            scan_blocks(self._snapshot, span),
+            self._type_ids,
+            span,
+            limit=limit,
+            accept=accept,
+            done=done,
+        )
+
+    def _look_up(self, event_ids: Sequence[EventId]) -> dict[Family, list[bytes]]:
+        """Index keys of the events with these ids, in order, by family."""
+        found: dict[Family, list[bytes]] = {"event": [], "source": []}
+        for key in self._snapshot.find_all(event_ids):
+            if key[: keys.TYPE_BYTES] in self._type_ids:
+                family, index_key = self._index_key(key)
+                found[family].append(index_key)
+        for index_keys in found.values():
+            index_keys.sort(key=without_type, reverse=self._params.order is Order.DESCENDING)
+        return found
+
+    def _index_key(self, key: bytes) -> tuple[Family, bytes]:
+        """Family in which an event is sought, and its key there, from its key in ``event``."""
+        if self._is_by_source:
+            by_source = keys.by_source(key, self._snapshot.value(key))
+            if by_source:
+                return "source", by_source
+        return "event", key
+
+
+def _time_range(
+    first: Timestamp | None, last: Timestamp | None, *, descending: bool = False
+) -> KeyRange:
+    """From a timestamp up to and including another; None: no bound."""
+    start = keys.encode_timestamp(first) if first else b""
+    stop = keys.encode_timestamp(last) if last else b""
+    return KeyRange(start, stop + keys.KEY_MAX, descending)
+
+
+def _make_conditions(params: QueryTimeseriesParams, family: Family) -> list[Condition]:
+    """Conditions of values: the payload, and in ``event`` the source timestamp."""
+    conditions: list[Condition] = []
+    if family == "event":
+        if params.order_by is OrderBy.SOURCE_TIMESTAMP:
+            conditions.append(lambda value: not keys.source_of(value))
+        elif params.source_t_from is not None or params.source_t_to is not None:
+            sources = _time_range(params.source_t_from, params.source_t_to)
+            conditions.append(
+                lambda value: (source := keys.source_of(value)) != b"" and sources.contains(source)
+            )
+    if params.payload is not None:
+        is_same = same_as(params.payload)
+        conditions.append(lambda value: is_same(keys.payload_of(value)))
+    return conditions
+
+
+def _make_filter(
+    snapshot: Snapshot, params: QueryTimeseriesParams, family: Family
+) -> Filter | None:
+    """Filter of what a span cannot express: payload, bounds of the other timestamp."""
+    by_key: Filter | None = None
+    if family == "source" and (params.t_from is not None or params.t_to is not None):
+        by_key = _is_within(_time_range(params.t_from, params.t_to))
+    conditions = _make_conditions(params, family)
+    return ValueFilter(snapshot, conditions, by_key) if conditions else by_key
+
+
+def _is_within(positions: KeyRange) -> Filter:
+    return lambda key: positions.contains(key[-keys.POSITION_BYTES :])
+
+
+class ValueFilter:
+    """Accepts the keys (of ``event`` or ``source``) whose values satisfy all conditions.
+
+    Each value is read once, after another filter accepted its key (None: every key), and not kept.
+    """
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        conditions: Sequence[Condition],
+        by_key: Filter | None,
+    ) -> None:
+        self._snapshot = snapshot
+        self._conditions = conditions
+        self._by_key = by_key
+
+    def __call__(self, key: bytes) -> bool:
+        """See :data:`Filter`; raises as :class:`Timeseries`."""
+        if self._by_key is not None and not self._by_key(key):
+            return False
+        value = self._snapshot.value(keys.event_key(key))
+        self._snapshot.pause()
+        return all(condition(value) for condition in self._conditions)
+
+
+class FirstOfType:
+    """Accepts the first key of each type that another filter accepts (000, "unique type").
+
+    Keys of a type must come in order. Of those, only keys in ``shown`` are accepted: earlier ones
+    were returned by an earlier page, and exclude later keys of their types.
+
+    Args:
+        accept: the other filter; None accepts everything.
+        shown: see above.
+        done: types whose first key was found; more are added.
+    """
+
+    def __init__(self, accept: Filter | None, shown: KeyRange, done: set[TypeId]) -> None:
+        self._accept = accept
+        self._shown = shown
+        self._done = done
+
+    def __call__(self, key: bytes) -> bool:
+        """See :data:`Filter`."""
+        type_id = key[: keys.TYPE_BYTES]
+        if type_id in self._done or (self._accept and not self._accept(key)):
+            return False
+        self._done.add(type_id)
+        return self._shown.contains(without_type(key))
+
 
 SEEKS_AT_A_TIME: Final = 16
 """Types that are sought before it pauses: some 0.1 ms."""
 
 
 class QueryRunner:
-    """See the module. Everything but ``ext_…`` belongs to the event loop's thread.
-
-    Args:
-        store: what is read from.
-        types: its event types.
-        latest: its latest events.
-    """
+    """Queries of a store, its types and latest events. On the loop, except ``ext_…``."""
 
     def __init__(self, store: Store, types: TypeRegistry, latest: LatestCache) -> None:
         self._store = store
         self._types, self._latest = types, latest
-        self._readers = Readers(store.check_usable)
+        self.readers = Readers(store.check_usable)
         self._short_end_s: float | None = None  # of short ones, in this iteration of the loop
-        self._too_long: QueryParams | None = None  # the last one that was tried in vain
-
-    @property
-    def load(self) -> QueryLoad:
-        """Queries that are under way."""
-        return self._readers.load
-
-    @property
-    def turns(self) -> int:
-        """Turns that queries had so far."""
-        return self._readers.n_turns
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether every thread that was started lives."""
-        return self._readers.is_whole
+        self._too_long: QueryParams | None = None  # the last one that was attempted in vain
 
     def use(self, types: TypeRegistry, latest: LatestCache) -> None:
         """The store was opened again: go on with these."""
         self._types, self._latest = types, latest
 
     async def run(self, query: VisibleQuery, client: str, holding: ExitStack | None) -> QueryResult:
-        """Answer a query from what is written by now; see ``Backend.answer``."""
+        """Answer a query from all rows written by now; see ``Backend.answer``."""
         params = query.params
         begun_s = time.perf_counter()
         result = None if params is self._too_long else self.at_once(query)
@@ -123,13 +398,10 @@ class QueryRunner:
             check_ids(params)
         if self._store.is_closing:
             raise ClosedError(f"{self._store.path}: the event store is closed")
-        return await self._readers.run(client, partial(self._ext_run, query), holding)
+        return await self.readers.run(client, partial(self._ext_run, query), holding)
 
     def at_once(self, query: VisibleQuery) -> QueryResult | None:
-        """Answer a query on the loop, from the cache or from few rows.
-
-        See ``Backend.answer_at_once``.
-        """
+        """See ``Backend.answer_at_once``: from the cache, or from few rows."""
         params, types = query.params, query.few_types
         if types is None or (isinstance(params, QueryTimeseriesParams) and params.ids):
             return None
@@ -147,7 +419,7 @@ class QueryRunner:
 
     async def count_server(self, query: VisibleQuery, client: str) -> tuple[int, Timestamp | None]:
         """See ``Backend.count_server``."""
-        return await self._readers.run(client, partial(self._ext_count_server, query))
+        return await self.readers.run(client, partial(self._ext_count_server, query))
 
     def _ext_count_server(
         self, query: VisibleQuery, pause: PauseCb, _: LargeCb
@@ -164,10 +436,6 @@ class QueryRunner:
         first = keys.decode_timestamp(found[0], keys.TYPE_BYTES) if found else None
         return len(found), first
 
-    def ext_close(self) -> None:
-        """Wait until nobody reads; nothing is run afterwards. The store is to be closing."""
-        self._readers.ext_close()
-
     def _quick_latest(self, types: AbstractSet[EventType]) -> list[Row]:
         """Latest events of some types, if all of them are known; else none."""
         rows: list[Row] = []
@@ -180,7 +448,7 @@ class QueryRunner:
         return rows
 
     def _answer_short(self, query: VisibleQuery) -> QueryResult | None:
-        """Answer on the loop's thread; None: it takes too long, or a reader will say what fails."""
+        """Answer on the loop; None: it takes too long, or fails, as a reader will find."""
         if self._short_end_s is None:
             self._short_end_s = time.perf_counter() + limits.SHORT_QUERIES_S
             asyncio.get_running_loop().call_soon(self._end_short)
@@ -238,7 +506,7 @@ class QueryRunner:
 
 
 def _is_short(params: QueryParams) -> bool:
-    """Whether few events answer it, without looking at others, if it asks for one type."""
+    """Whether few events answer it, without reading others, if it is of one type."""
     return (
         isinstance(params, QueryTimeseriesParams)
         and params.max_results is not None
@@ -249,7 +517,7 @@ def _is_short(params: QueryParams) -> bool:
 
 
 def _families_of(params: QueryParams) -> Sequence[str]:
-    """What the answer to a short query is read from: usually from the type's events alone."""
+    """Families that a short query reads: usually the type's events alone."""
     is_plain = (
         isinstance(params, QueryTimeseriesParams)
         and params.order_by is OrderBy.TIMESTAMP
@@ -264,10 +532,10 @@ def _give_up() -> None:
 
 
 class StoreReader:
-    """Answers one query, on the thread that it is made on.
+    """Answers one query, on one thread; raises as :class:`Timeseries`.
 
     Args:
-        snapshot: the moment that is asked about.
+        snapshot: the moment of the answer.
         names: every type that rows can have, by id.
         become_large: called before the answer gets large.
     """
@@ -282,16 +550,7 @@ class StoreReader:
     def ext_latest(
         self, params: QueryLatestParams, wanted: VisibleTypes | EveryType
     ) -> QueryResult:
-        """Latest event of each type, in the order of their numbers.
-
-        Args:
-            params: the query; its ``event_types`` are not looked at.
-            wanted: types of interest.
-
-        Raises:
-            StorageError: it could not be read (so for all queries).
-            ClosedError: the store is about to close (so for all queries).
-        """
+        """Latest event of each type, in the order of their numbers."""
         first = 0
         if params.last_event_id is not None:
             key = self._snapshot.find(params.last_event_id)
@@ -308,23 +567,13 @@ class StoreReader:
     def ext_timeseries(
         self, params: QueryTimeseriesParams, wanted: Collection[TypeId]
     ) -> QueryResult:
-        """Events by timestamp or source timestamp.
-
-        Args:
-            params: the query; its ``event_types`` are not looked at.
-            wanted: types of interest.
-        """
+        """Events by timestamp or source timestamp."""
         limit = result_limit(params.max_results) + 1
         found = Timeseries(self._snapshot, params, wanted).rows(limit)
         return self._take(found, params.max_results, limits.MAX_RESULTS)
 
     def ext_server(self, params: QueryServerParams, wanted: Collection[TypeId]) -> QueryResult:
-        """Events of a server, by id.
-
-        Args:
-            params: the query.
-            wanted: types of interest.
-        """
+        """Events of a server, by id."""
         limit = result_limit(params.max_results) + 1
         found = _server_keys(self._snapshot, params, wanted, limit)
         rows = self._snapshot.rows_at(found)
@@ -337,12 +586,9 @@ class StoreReader:
             yield type_id
 
     def _take(self, found: Iterable[RowsRead], max_results: int | None, most: int) -> QueryResult:
-        """The first events, cut as ``common.take`` does; waits until there may be so many bytes.
+        """The first events of rows in order, cut as ``base.take`` does; waits before it gets large.
 
-        Args:
-            found: their rows, in order, a few at a time; they are taken out of the lists.
-            max_results: of the query.
-            most: events in any answer.
+        Rows are taken out of the lists, a few at a time; ``most`` events are in any answer.
         """
         n_left = most if max_results is None else min(max_results, most)
         few: list[Row] = []  # of a small answer, which wires encode as they are

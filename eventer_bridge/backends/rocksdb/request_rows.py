@@ -9,14 +9,13 @@
 
 ``owner`` is a digest of the client's name. Each client's keys are in generations: one begins when
 the one before has enough keys, or is old enough, and only the last two are kept. So no key is
-deleted one by one, nothing about keys is in memory but which generation is the current one and the
-greatest keys, and a key is found by four look-ups at most. The number of keys is noted now and
-then: each time that the store is opened, a generation may get ``limits.COUNTED_REQUEST_KEYS`` more.
+deleted one by one, memory has only the current generation and the greatest keys of a client, and
+four look-ups find a key. The number of keys is noted now and then: each time that the store is
+opened, a generation may get ``limits.COUNTED_REQUEST_KEYS`` more.
 
-Keys are cheap that sort as they were made (UUIDv7, for example). A greater one than any before is
-new, and not looked up. Of requests that came together in this order, all keys are in one row, a
-*run*; their sessions follow each other. As they sorted behind all others, runs do not overlap: the
-first that ends at a key or behind it is the only one that can have it.
+Ascending keys (UUIDv7, for example) are cheap: a greater one than any before is new, and not looked
+up. Requests that came together in this order share one row, a *run*; their sessions follow each
+other. Runs do not overlap: only the first that ends at a key or behind it can have it.
 
 Belongs to the event loop's thread, except what is named ``ext_``.
 """
@@ -37,7 +36,7 @@ from eventer_bridge.backends.request_keys import (
     KeyRetention,
     RequestKey,
 )
-from eventer_bridge.backends.rocksdb import keys
+from eventer_bridge.backends.rocksdb import contents, keys
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.errors import StoreDamagedError
 from eventer_bridge.model import Timestamp
@@ -65,9 +64,9 @@ class _Owner:
         suffixes: of the prefixes of its rows: in this generation, and in the one before, if any.
         since: when it began.
         n_keys: keys of it.
-        greatest: no key of both sorts behind it.
-        greatest_in_runs: no key of both in a run does.
-        last: what ``greatest`` stands for, if it came in this generation and since the store was
+        greatest: the greatest key of both.
+        greatest_in_runs: the greatest key of both in a run.
+        last: the request of ``greatest``, if it came in this generation and since the store was
             opened: the next request names it as the one before.
     """
 
@@ -112,12 +111,12 @@ class _Owner:
 
 
 class RequestRow(NamedTuple):
-    """A row of requests.
+    """A row of requests of a client.
 
     Attributes:
         owner: digest of the client's name.
         generation: of its keys.
-        names: what the client calls each request.
+        names: key of each request.
         digests: of the content of each, joined.
         timestamp, server: of their events.
         session: of the first; those of the others follow it.
@@ -132,7 +131,7 @@ class RequestRow(NamedTuple):
     session: int
 
     def find(self, name: str) -> KeptRequest | None:
-        """The request that a client calls so; None: it is not in this row."""
+        """The request with a key; None: it is not in this row."""
         if name not in self.names:
             return None
         i = self.names.index(name)
@@ -141,28 +140,18 @@ class RequestRow(NamedTuple):
 
 
 class RequestRows:
-    """See the module. Made anew when the store was opened again.
-
-    Args:
-        store: the store.
-        retention: how long keys are kept.
-        clock: measures their age.
-    """
+    """See the module. Created anew when the store was opened again."""
 
     def __init__(self, store: Store, retention: KeyRetention, clock: PassedTime) -> None:
         self._store = store
         self._retention = retention
         self._clock = clock
         self._owners: dict[str, _Owner] = {}
-        self._earlier_owners: dict[str, _Owner] = {}  # which were not asked for since
+        self._earlier_owners: dict[str, _Owner] = {}  # without a request since
         self._is_any_forgotten = False  # of the owners: they may have keys that are not written yet
 
     def find(self, owner: str, names: Sequence[str]) -> list[KeptRequest | None]:
-        """What is known of requests (of one at least); four short reads each at most.
-
-        Raises:
-            StorageError: it is not known.
-        """
+        """Find one or more requests; four short reads each at most; may raise ``StorageError``."""
         of_client = self._owners.get(owner) or self._owner(owner)
         greatest, last = of_client.greatest, of_client.last
         least = min(names)
@@ -177,7 +166,7 @@ class RequestRows:
         return [i if i and not is_expired(i.timestamp, clock) else None for i in found]
 
     def _read(self, owner: _Owner, name: str) -> KeptRequest | None:
-        family = self._store.later(FAMILY)[0]
+        family = self._store.family(FAMILY)
         encoded = name.encode()
         for suffix in owner.suffixes:
             key = KEY_PREFIX + suffix + encoded
@@ -213,19 +202,15 @@ class RequestRows:
         timestamp: Timestamp,
         sessions: Sequence[int],
     ) -> None:
-        """Keep requests of a client, in the commit of their events.
+        """Keep requests of a client, which were looked up before, in the commit of their events.
 
-        Args:
-            batch: of the commit; the last one, where it has several.
-            requests: which were looked up before.
-            server: of their sessions.
-            timestamp: of their sessions.
-            sessions: id of the session of each.
+        It is the last batch of the commit, where it has several; ``sessions`` has one id for each
+        request.
         """
         session, n_keys = sessions[0], len(requests)
         name = requests[0].owner
         owner = self._owners.get(name) or self._owner(name)
-        handle = self._store.later(FAMILY)[1]
+        handle = self._store.handle(FAMILY)
         self._count(batch, owner, n_keys)
         names = [request.key for request in requests]
         if (
@@ -253,7 +238,7 @@ class RequestRows:
 
     def _count(self, batch: WriteBatch, owner: _Owner, n_keys: int) -> None:
         """Count more keys of a client; begin another generation first, if it is time to."""
-        handle = self._store.later(FAMILY)[1]
+        handle = self._store.handle(FAMILY)
         retention, before = self._retention, owner.n_keys
         if before >= retention.max_entries or retention.is_expired(owner.since, self._clock):
             owner.advance(self._clock.now())
@@ -267,7 +252,7 @@ class RequestRows:
             batch.put(OWNER_PREFIX + owner.name, owner.row, handle)
 
     def _owner(self, name: str) -> _Owner:
-        """A client that was not asked for lately."""
+        """A client that had no request lately."""
         owner = self._earlier_owners.pop(name, None)
         if len(self._owners) >= limits.MAX_KEY_OWNERS:
             # never that of a commit under way, unless so many others came since
@@ -282,7 +267,7 @@ class RequestRows:
         return owner
 
     def _read_owner(self, digest: bytes) -> _Owner:
-        row: Any = self._store.later(FAMILY)[0].get(OWNER_PREFIX + digest)
+        row: Any = self._store.family(FAMILY).get(OWNER_PREFIX + digest)
         if row is not None and len(row) != _OWNER_ROW_BYTES:
             raise StoreDamagedError(
                 f"{self._store.path}: the event store is damaged: keys of a client"
@@ -298,7 +283,7 @@ class RequestRows:
 
     def _greatest(self, prefix: bytes) -> str:
         """The last key of a generation."""
-        rows = self._store.later(FAMILY)[0].iter()
+        rows = self._store.family(FAMILY).iter()
         rows.seek_for_prev(prefix + keys.KEY_MAX)
         rows.status()
         is_found = rows.valid() and rows.key().startswith(prefix)
@@ -350,16 +335,12 @@ def decode_requests(key: bytes, value: bytes) -> RequestRow:
 
 
 def ext_forget_later(store: Store, batch: WriteBatch, until: Timestamp) -> None:
-    """Forget requests of a later time, whose events are deleted (``rewinding``)."""
-    family, handle = store.later(FAMILY)
+    """Forget requests of a later time, whose events are deleted (``restoring``)."""
+    family, handle = store.family(FAMILY), store.handle(FAMILY)
     for prefix, offset in ((KEY_PREFIX, DIGEST_BYTES), (RUN_PREFIX, 0)):
-        rows = family.iter()
-        rows.seek(prefix)
-        while rows.valid() and rows.key().startswith(prefix):
-            if keys.decode_timestamp(rows.value(), offset) > until:
-                batch.delete(rows.key(), handle)
-            rows.next()
-        rows.status()  # raises if it is not the end, but a failure
+        for key, value in contents.rows(family, prefix):
+            if keys.decode_timestamp(value, offset) > until:
+                batch.delete(key, handle)
 
 
 def _suffix(owner: bytes, generation: int) -> bytes:

@@ -1,7 +1,7 @@
 """Finding keys in order: scanning a range, merging ranges of types, walking blocks of sessions.
 
 Runs on a reader thread. Nothing here reads a value of an event, except for a filter that
-asks for it: keys first, then the values of what is returned.
+needs it: keys first, then the values of the answer.
 """
 
 import heapq
@@ -13,14 +13,14 @@ from typing import Final, NamedTuple, TypeAlias
 from rocksdict import RdictIter
 
 from eventer_bridge.backends.rocksdb import keys
-from eventer_bridge.backends.rocksdb.keys import TypeId
-from eventer_bridge.backends.rocksdb.session_block import (
+from eventer_bridge.backends.rocksdb.keys import (
     ENTRY_BYTES,
     LOCAL_ID_BYTES,
     ORIGIN_BYTES,
+    TypeId,
 )
 from eventer_bridge.backends.rocksdb.snapshot import Snapshot
-from eventer_bridge.backends.rocksdb.wanted import EveryType, patience
+from eventer_bridge.backends.rocksdb.types import EveryType, patience
 
 MAX_BLOCK_KEYS: Final = 256
 """Keys that one range of a merge reads ahead, so that all share one iterator."""
@@ -42,12 +42,9 @@ without_type = itemgetter(slice(keys.TYPE_BYTES, None))
 
 
 class KeyRange(NamedTuple):
-    """A part of the order of events: from ``start`` on, up to but without ``stop``.
+    """A part of the order of events: from ``start`` up to, but without ``stop``, in a direction.
 
-    Attributes:
-        start: key, or beginning of a key, without type.
-        stop: as ``start``.
-        descending: in which direction it is read.
+    Both are keys, or beginnings of keys, without type.
     """
 
     start: bytes
@@ -69,14 +66,14 @@ NOWHERE: Final = KeyRange(b"", b"")
 """No part of it."""
 
 TypeScan: TypeAlias = Callable[[Snapshot, TypeId, KeyRange], list[Iterator[bytes]]]
-"""Gives keys of a type in a span, which is without type: iterators, each of which is in order."""
+"""Returns keys of a type in a span without type: iterators, each in order."""
 
 
 def scan(snapshot: Snapshot, iterator: RdictIter, span: KeyRange) -> Iterator[bytes]:
     """Keys of a span, in order.
 
-    Others may move the iterator between two keys: keys are read in blocks, each twice as
-    large as the one before, and each begins with a seek.
+    The iterator may be moved between two keys: keys are read in blocks, each twice as large as the
+    one before, and each begins with a seek.
 
     Raises:
         StorageError: they could not be read.
@@ -113,13 +110,7 @@ def scan(snapshot: Snapshot, iterator: RdictIter, span: KeyRange) -> Iterator[by
 
 
 def scan_blocks(snapshot: Snapshot, span: KeyRange) -> Iterator[bytes]:
-    """Keys of the blocks of sessions that may have positions in a span, in order.
-
-    Those that may be seen: a block is hidden as a whole, as it was committed.
-
-    Raises:
-        StorageError, ClosedError: as :func:`scan`.
-    """
+    """Keys of the visible blocks of sessions that may have positions in a span, in order."""
     iterator = snapshot.iterator("session")
     start, stop = span.start[: keys.SESSION_KEY_BYTES], span.stop[: keys.SESSION_KEY_BYTES]
     if len(start) == keys.SESSION_KEY_BYTES:  # the block of this session may begin before it
@@ -142,13 +133,7 @@ def _first_block(snapshot: Snapshot, iterator: RdictIter, session_key: bytes) ->
 
 
 def scan_server(snapshot: Snapshot, server: bytes, start: bytes) -> Iterator[bytes]:
-    """As :func:`scan_blocks`, of a server, by id.
-
-    Args:
-        snapshot: what is read from.
-        server: its id, encoded.
-        start: server and session from which on, encoded; or the server.
-    """
+    """As :func:`scan_blocks`, of a server, from a session on (encoded; or only the server)."""
     if len(start) == keys.SERVER_KEY_BYTES and (block := snapshot.find_block(start)) is not None:
         start = block[keys.TIMESTAMP_BYTES :]
     found = scan(snapshot, snapshot.iterator("server"), KeyRange(start, server + keys.KEY_MAX))
@@ -170,18 +155,16 @@ def merge(
     accept: Filter | None = None,
     done: Set[TypeId] = frozenset(),
 ) -> list[bytes]:
-    """First keys of several types, in the order of what follows the type.
-
-    Costs some seeks for each type, and what is returned.
+    """First keys of several types, in the order of what follows the type; some seeks for each type.
 
     Args:
-        snapshot: what is read from.
-        scan_type: gives keys of a type: :func:`scan_event`, or ``in_order.scan_by_source``.
+        snapshot: the moment to read.
+        scan_type: returns keys of a type: :func:`scan_event`, or ``in_order.scan_by_source``.
         type_ids: types.
         span: the part of each type's range.
         limit: keys at most.
         accept: filter; called in the order of the keys.
-        done: types of which no more is wanted; the filter may add to it.
+        done: types to leave out; the filter may add to it.
     """
     start, stop, descending = span
     first: list[bytes] = []
@@ -235,14 +218,14 @@ def walk(
 ) -> tuple[list[bytes], KeyRange]:
     """First keys in ``event`` of given blocks, as long as that is cheaper than a merge.
 
-    It is given up when as many events were passed over as there are wanted types: a merge
-    costs about that. So however the types are spread, the two together cost at most about
-    twice of what the better one would.
+    It is given up when as many events were passed over as there are wanted types: a merge costs
+    about that. So, however the types are spread, both together cost at most about twice of the
+    better one.
 
     Args:
-        snapshot: what is read from.
+        snapshot: the moment to read.
         block_keys: keys in ``session``, in the direction of the span.
-        wanted: types of interest, to look up in quickly.
+        wanted: types of interest.
         span: positions (see ``keys``) of interest.
         limit: keys at most.
         accept: filter of keys.
@@ -296,17 +279,7 @@ def find_in_blocks(
     accept: Filter | None = None,
     done: Set[TypeId] = frozenset(),
 ) -> list[bytes]:
-    """First keys in ``event`` of given blocks: walked as long as that is cheap, then merged.
-
-    Args:
-        snapshot: what is read from.
-        block_keys: keys in ``session``, in the direction of the span.
-        type_ids: types of interest, to look up in quickly.
-        span: positions (see ``keys``) of interest.
-        limit: keys at most.
-        accept: filter of keys.
-        done: as for :func:`merge`.
-    """
+    """As :func:`walk`, and :func:`merge` where that is cheaper."""
     found: list[bytes] = []
     if isinstance(type_ids, EveryType) or patience(type_ids) > FEW_TYPES:
         found, rest = walk(

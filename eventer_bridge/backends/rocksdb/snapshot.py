@@ -1,13 +1,13 @@
-"""One moment of the store: what a query, or a step of retention, reads from.
+"""One moment of the store: queries and the steps of retention read from it.
 
-A commit is atomic over all column families, and so is every step of retention. A snapshot
-takes all families at the same moment, so that the rows to which its keys lead exist in it,
-whatever is written or deleted meanwhile. Sessions that are not durable, or not known to be, at
-that moment are not seen (``Database.undecided``), nor is one of which only parts are written
-(``unfinished``). As every use of the database it happens inside ``Store.in_use``.
+A commit is atomic over all column families. A snapshot takes all families at the same moment, so
+that the rows to which its keys lead exist in it, whatever is written or deleted meanwhile. Sessions
+that are not durable, or not known to be, at that moment are hidden (``Database.undecided``), and so
+is an unfinished one (``contents``). As every use of the database it happens inside
+``Store.in_use``.
 
-It is cheap to make (about 5 us) and to keep for a query; while it is kept, RocksDB cannot
-reclaim what was deleted after it. It may be used from any thread.
+It takes about 5 us; while it is kept, RocksDB cannot reclaim what was deleted after it. It may be
+used from any thread.
 """
 
 import time
@@ -21,13 +21,12 @@ from typing import Any, Final, TypeAlias
 from rocksdict import Rdict, RdictIter, ReadOptions
 
 from eventer_bridge import packed
+from eventer_bridge.backends.readers import Pacer
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.database import StorageErrors, explain
-from eventer_bridge.backends.rocksdb.keys import TypeId
+from eventer_bridge.backends.rocksdb.keys import ORIGIN_BYTES, SessionBlock, TypeId
 from eventer_bridge.backends.rocksdb.latest import Row
 from eventer_bridge.backends.rocksdb.lifecycle import Database
-from eventer_bridge.backends.rocksdb.session_block import ORIGIN_BYTES, SessionBlock
-from eventer_bridge.backends.turns import Pacer
 from eventer_bridge.errors import StorageError, StoreDamagedError
 from eventer_bridge.model import EventId
 
@@ -106,21 +105,19 @@ _read_rows: Final = packed.read_rows if packed.IS_COMPILED else _read_in_python
 
 
 class Snapshot:
-    """See the module. Made by ``Store.snapshot``.
+    """See the module. Created by ``Store.snapshot``.
 
     Args:
         database: whose moment.
-        db: as RocksDB has it.
-        families: at least those that are read, by name.
-        pause: see the attribute; None: it gives way, as long as the store can be used.
-        is_all_seen: also what is undecided.
-        read: which of :data:`READ_FAMILIES` are read. If it is one, what :meth:`value` finds may
-            be of later.
+        db, families: as RocksDB has them.
+        pause: see the attribute; None: it yields, as long as the store can be used.
+        is_all_seen: include undecided sessions.
+        read: families of :data:`READ_FAMILIES` to read. If it is one, values found by :meth:`value`
+            may be newer.
 
     Attributes:
-        pause: to be called by those who read for long, between steps of some 0.1 ms; raises
-            what is to end them.
-        hidden: keys of the sessions that are not to be seen.
+        pause: to be called in long reads, between steps of some 0.1 ms; raises to end them.
+        hidden: keys of hidden sessions.
     """
 
     __slots__ = (
@@ -149,7 +146,7 @@ class Snapshot:
         with database.errors():
             while True:
                 moment = db.latest_sequence_number()
-                # who reads one family has all from its iterator, which is of a moment, too
+                # an iterator of one family is of one moment, too
                 self._families: Mapping[str, Any] = families
                 if len(read) > 1:
                     self._families = {name: families[name].snapshot() for name in read}
@@ -176,13 +173,13 @@ class Snapshot:
         return self._database.errors()
 
     def iterator(self, family: str) -> RdictIter:
-        """The iterator of one of :data:`READ_FAMILIES`, which whoever reads from it moves."""
+        """The shared iterator of one of :data:`READ_FAMILIES`."""
         return self._iterators[family]
 
     def in_order_until(self, type_id: TypeId) -> bytes:
         """Position of the last event of a type that may be in order; empty where none is.
 
-        That of now is right for the moment: of what is written after it, nothing is seen.
+        The current position is right for the moment: later rows are not seen.
         """
         return self._database.in_order_ends.get(type_id, keys.KEY_MAX)
 
@@ -199,17 +196,11 @@ class Snapshot:
         limit: int,
         conditions: Sequence[Condition] = (),
     ) -> Iterator[RowsRead]:
-        """Rows of ``event``, a few at a time, from ``start`` up to, but without ``stop``, in order.
+        """Rows of ``event`` from ``start`` up to, but without ``stop``, in order.
 
-        Key and value are read in one pass, which spares a seek for each value. Nobody else may move
-        the iterator of ``event`` meanwhile.
-
-        Args:
-            start: key, or beginning of one.
-            stop: as ``start``.
-            descending: in which direction they are read.
-            limit: rows that are wanted; where some are left out, a few more may come.
-            conditions: all of them must hold, of the values; other rows are left out.
+        A few at a time, key and value in one pass, which spares a seek for each value. The iterator
+        of ``event`` must not be moved meanwhile. Rows are left out unless all ``conditions`` hold
+        of their values; then a few more than ``limit`` may come.
 
         Raises:
             StorageError: they could not be read.
@@ -250,14 +241,9 @@ class Snapshot:
     def rows_of(
         self, event_keys: Iterable[bytes], value_of: Callable[[bytes], bytes] | None = None
     ) -> Iterator[RowsRead]:
-        """Rows of ``event`` with these keys, a few at a time.
+        """Rows of ``event`` with these keys, a few at a time; raises as :meth:`event_rows`.
 
-        Args:
-            event_keys: their keys.
-            value_of: gives the value of the one that was taken last; None: :meth:`value`.
-
-        Raises:
-            StorageError, ClosedError: as :meth:`value` and :attr:`pause`.
+        ``value_of`` returns the value of the key that was taken last; None: :meth:`value`.
         """
         value_of = value_of or self.value
         rows: list[Row] = []
@@ -275,10 +261,7 @@ class Snapshot:
         yield rows, n_bytes
 
     def rows_at(self, event_keys: Sequence[bytes]) -> Iterator[RowsRead]:
-        """As :meth:`rows_of`, in half the time if many keys are of the same types.
-
-        Nobody else may move the iterator of ``event`` meanwhile.
-        """
+        """As :meth:`rows_of`, in half the time if many keys are of the same types."""
         ahead: dict[bytes, bytes] = {}
 
         def value_of(key: bytes) -> bytes:
@@ -314,15 +297,7 @@ class Snapshot:
         return values
 
     def value(self, key: bytes) -> bytes:
-        """Value of an event that exists.
-
-        Args:
-            key: its key in ``event``.
-
-        Raises:
-            StorageError: it could not be read.
-            StoreDamagedError: it is not there.
-        """
+        """Value of an event that exists, by its key; ``StoreDamagedError``: it is missing."""
         try:  # not errors(): this is called for every row
             value: bytes = self._event[key]
         except Exception as e:
@@ -331,13 +306,10 @@ class Snapshot:
 
     def block(self, key: bytes) -> SessionBlock:
         """A block of sessions that exists, by its key; raises as :meth:`value`."""
-        try:
-            return SessionBlock(key, self._families["session"][key])
-        except Exception as e:
-            raise self._explain(e, key) from None
+        return SessionBlock(key, self._row("session", key))
 
     def known_block(self, server_key: bytes) -> SessionBlock:
-        """A block that ``server`` has; without entries where a damaged store lacks the rest."""
+        """A block that ``server`` has; empty where a damaged store lacks its row."""
         key = self.timestamp(server_key) + server_key
         try:
             return self.block(key)
@@ -345,17 +317,20 @@ class Snapshot:
             return SessionBlock(key, b"")
 
     def last_block(self, server: bytes) -> SessionBlock | None:
-        """As :meth:`known_block`, the last one of a server; None: nothing of it is stored."""
+        """As :meth:`known_block`, the last one of a server; None: it has none."""
         last = self.seek_last(self.iterator("server"), server)
         return None if last is None else self.known_block(last)
 
     def timestamp(self, server_key: bytes) -> bytes:
         """Timestamp of a block that exists; raises as :meth:`value`."""
+        return self._row("server", server_key)
+
+    def _row(self, family: str, key: bytes) -> bytes:
         try:
-            timestamp: bytes = self._families["server"][server_key]
+            value: bytes = self._families[family][key]
         except Exception as e:
-            raise self._explain(e, server_key) from None
-        return timestamp
+            raise self._explain(e, key) from None
+        return value
 
     def find(self, event_id: EventId) -> bytes | None:
         """Key in ``event`` of the event with this id; None where there is none."""
@@ -397,14 +372,10 @@ class Snapshot:
         return block_key[:ORIGIN_BYTES] + encoded
 
     def find_block(self, server_key: bytes) -> bytes | None:
-        """Key of the block that has a session, if it is stored.
+        """Key of the block that has a session, if it is stored, by server and session, encoded.
 
-        Args:
-            server_key: server and session, encoded.
-
-        Returns:
-            Key of the last block of the server that does not begin behind the session; None where
-            so much lies in between that was deleted that it cannot have the session.
+        That is the last block of the server that does not begin behind the session; None where so
+        much lies in between that was deleted that it cannot have the session.
         """
         iterator = self._finder
         iterator.seek_for_prev(server_key)
@@ -439,10 +410,9 @@ class Snapshot:
             before = key[: -keys.INT_BYTES]  # in ``event``, those of a session follow each other
 
     def next_value(self, iterator: RdictIter, key: bytes) -> bytes:
-        """Value of a row that exists; moves to the row after it.
+        """Value of a row that exists, in ascending order of keys; moves to the row after it.
 
-        For rows that are looked up in the order of their keys: one that the iterator is at
-        already costs a tenth of a single look-up. Raises as :meth:`value`.
+        A row that the iterator is at already costs a tenth of a look-up. Raises as :meth:`value`.
         """
         if not (iterator.valid() and iterator.key() == key):
             iterator.seek(key)
@@ -471,7 +441,7 @@ class Snapshot:
         return explain(self.path, "read failed", error)
 
     def damaged(self, key: bytes) -> StorageError:
-        """What to raise where a row is missing."""
+        """The error for a missing row."""
         return StoreDamagedError(
             f"{self.path}: the event store is damaged: no row {key.hex()}, but an index has it"
         )

@@ -18,17 +18,15 @@ ends with its next event.
 Belongs to the event loop's thread, as everything that commits, but for :func:`ext_read_order`.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Final, TypeAlias
-
-from rocksdict import WriteBatch
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, TypeAlias
 
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.latest import Row
 from eventer_bridge.backends.rocksdb.snapshot import Snapshot
-from eventer_bridge.model import Timestamp
-from eventer_bridge.packed import Packed, PackedRows, Staged
+from eventer_bridge.model import EventType
+from eventer_bridge.packed import Batch, BatchRows, Staged
 
 MAX_PASSED_EVENTS: Final = 16
 """Events of a type that are not in order, more than are in order behind them, before it ends."""
@@ -42,8 +40,6 @@ were passed since (:data:`MAX_PASSED_EVENTS`)."""
 
 NOTHING: Final[Place] = b"", b"", 0
 """Of a type of which nothing is stored."""
-
-_NEVER: Final[Place] = keys.KEY_MAX, keys.KEY_MAX, 0
 
 
 class SourceOrder:
@@ -70,71 +66,21 @@ class SourceOrder:
             if type_id not in self._ends:
                 self._last.setdefault(type_id, NOTHING)
 
-    def add(
-        self,
-        batch: WriteBatch,
-        type_ids: Sequence[TypeId],
-        sources: Sequence[bytes],
-        positions: Sequence[bytes],
-        values: Sequence[bytes],
-    ) -> list[int]:
-        """Add events, in the order of their positions.
-
-        Args:
-            batch: of the commit that they are a part of.
-            type_ids: their types.
-            sources: their source timestamps, by ``keys.encode_sources``.
-            positions: their positions.
-            values: their values, by ``keys.encode_values``.
-
-        Returns:
-            Which of them have to be in ``source``.
-        """
-        if not any(sources) and self._ends.keys() >= set(type_ids):
-            return []
-        last = self._last
-        indexed: list[int] = []
-        events = zip(type_ids, sources, positions, values, strict=True)
-        for number, (type_id, source, position, value) in enumerate(events):
-            last_source, last_position, n_passed = last.get(type_id, _NEVER)
-            is_behind = last_source <= source != b"" and last_position < position
-            if is_behind and len(value) <= MAX_VALUE_BYTES:
-                last[type_id] = source, position, n_passed and n_passed - 1
-                continue
-            if source:
-                indexed.append(number)
-            if type_id not in self._ends:
-                self._pass(batch, type_id, position, value)
-        return indexed
-
-    @staticmethod
-    def new_rows() -> PackedRows:
-        """Rows for :meth:`stage`."""
-        return PackedRows(MAX_PASSED_EVENTS, MAX_VALUE_BYTES)
-
     def stage(
         self,
-        rows: PackedRows,
-        requests: list[Packed],
-        server: int,
-        first_session: int,
-        timestamp: Timestamp,
+        made: BatchRows,
+        batches: list[Batch],
+        ids: Mapping[EventType, TypeId],
+        begin: int,
+        end: int,
         *,
         is_counted: bool,
-    ) -> Staged | None:
-        """As :meth:`add`, of packed requests, whose rows are made; see ``PackedRows.stage``."""
-        origin = server, first_session, timestamp.s, timestamp.us
-        return rows.stage(requests, *origin, self._last, self._ends, is_counted)
-
-    def _pass(self, batch: WriteBatch, type_id: TypeId, position: bytes, value: bytes) -> None:
-        """Note that an event is not in order, unless that ends the order of its type."""
-        source, end, n_passed = self._last.pop(type_id, (b"", self._floor, MAX_PASSED_EVENTS))
-        is_small = len(value) <= MAX_VALUE_BYTES
-        if source and n_passed < MAX_PASSED_EVENTS and is_small and end < position:
-            self._last[type_id] = source, end, n_passed + 1
-        else:
-            self._ends[type_id] = end
-            batch.put(keys.IN_ORDER_KEY + type_id, end)
+    ) -> Staged:
+        """Add events in the order of their positions; see ``packed.BatchRows.stage``."""
+        known: Any = ids
+        return made.stage(
+            batches, known, self._last, self._ends, self._floor, is_counted, begin, end
+        )
 
 
 def ext_read_order(

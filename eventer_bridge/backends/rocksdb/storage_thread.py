@@ -1,4 +1,4 @@
-"""The storage thread: does what blocks, one after the other, and tells the event loop of it."""
+"""The storage thread: runs blocking jobs one after the other, and notifies the event loop."""
 
 import asyncio
 import contextlib
@@ -14,11 +14,7 @@ T = TypeVar("T")
 
 
 class StorageThread:
-    """See the module. Its methods are called on the loop's thread.
-
-    Args:
-        on_ended: called on the loop when it has ended, also by itself, which is a bug.
-    """
+    """See the module. On the loop's thread; ``on_ended`` is called when it ends, even by a bug."""
 
     def __init__(self, on_ended: Callable[[], None]) -> None:
         self._loop = asyncio.get_running_loop()
@@ -34,17 +30,11 @@ class StorageThread:
         return self._thread.is_alive()
 
     def run(self, ext_job: Callable[[], T], on_done: Callable[[T | StorageError], None]) -> None:
-        """Do something after what it was given before.
-
-        Args:
-            ext_job: runs there.
-            on_done: called on the loop with what it returned or raised; whatever that is, it
-                becomes a ``StorageError``.
-        """
+        """Run a job after earlier ones; ``on_done`` gets its result or error on the loop."""
         self._jobs.put((ext_job, on_done))
 
     def stop(self, ext_last: Callable[[], None]) -> None:
-        """Do this last, after what it was given before, and end."""
+        """Run this job last, and end."""
         self.run(ext_last, lambda _: None)
         self._jobs.put(None)
 
@@ -62,11 +52,11 @@ class StorageThread:
                     outcome = e
                 except BaseException as e:
                     outcome = unexpected(e)
-                self._ext_tell(on_done, outcome)
+                self._ext_notify(on_done, outcome)
                 del job, ext_job, on_done, outcome  # while it waits, it holds nothing
         finally:
-            self._ext_tell(self._on_ended)
+            self._ext_notify(self._on_ended)
 
-    def _ext_tell(self, callback: Callable[..., None], *args: Any) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+    def _ext_notify(self, callback: Callable[..., None], *args: Any) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(callback, *args)

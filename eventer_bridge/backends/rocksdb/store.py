@@ -2,7 +2,7 @@
 
 :class:`Store` may be used from any thread, except that only one thread may commit. A commit
 is atomic over all column families; what it holds may be rows or the deletion of rows (see
-``deletion``). Reading is done from a ``Snapshot``, which sees one moment.
+``retention``). Reading is done from a ``Snapshot``, which sees one moment.
 
 Everything but committing happens inside ``in_use``, as ``Database`` asks for. Every commit
 goes through the log, one at a time: ``log_files`` relies on it.
@@ -13,8 +13,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain, repeat
-from operator import add
+from itertools import repeat
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,27 +31,26 @@ from eventer_bridge import limits
 from eventer_bridge.backends.base import HighWaterMark
 from eventer_bridge.backends.passed_time import PassedTime
 from eventer_bridge.backends.retention import Share
-from eventer_bridge.backends.rocksdb import keys
+from eventer_bridge.backends.rocksdb import contents, keys, source_order
 from eventer_bridge.backends.rocksdb.commit import Commit
 from eventer_bridge.backends.rocksdb.contents import (
-    FAMILIES,
+    note,
     read_clock,
     read_in_order_ends,
     read_spent,
     read_types,
+    unfinished_session,
 )
 from eventer_bridge.backends.rocksdb.database import COMMIT, explain, synced
-from eventer_bridge.backends.rocksdb.keys import TypeId
+from eventer_bridge.backends.rocksdb.keys import ENTRY_BYTES, ORIGIN_BYTES, TypeId
 from eventer_bridge.backends.rocksdb.latest import Row
 from eventer_bridge.backends.rocksdb.lifecycle import Database
-from eventer_bridge.backends.rocksdb.session_block import ENTRY_BYTES, ORIGIN_BYTES
+from eventer_bridge.backends.rocksdb.rows import ROWS
 from eventer_bridge.backends.rocksdb.snapshot import Snapshot
 from eventer_bridge.backends.rocksdb.source_order import SourceOrder, ext_read_order
-from eventer_bridge.backends.rocksdb.unfinished import note, unfinished_session
 from eventer_bridge.errors import StorageError, StoreDamagedError
-from eventer_bridge.model import Event, EventType, Timestamp
-from eventer_bridge.packed import Packed
-from eventer_bridge.slices import Steps, event_parts, parts
+from eventer_bridge.model import EventType
+from eventer_bridge.packed import Batch
 
 _exhaust: Final = deque[None](maxlen=0).extend
 """Takes everything out of an iterator, which is what its steps do."""
@@ -71,7 +69,7 @@ class Store(Database):
 
     Args:
         path: directory of the store; created where there is none.
-        read_only: look at a store that nobody has open; nothing is created or changed.
+        read_only, is_volatile: see :class:`Database`.
 
     Raises:
         StorageError: one of its branches, see ``database.open_database``.
@@ -83,8 +81,8 @@ class Store(Database):
             types are staged.
     """
 
-    def __init__(self, path: Path, *, read_only: bool = False) -> None:
-        super().__init__(path, read_only=read_only)
+    def __init__(self, path: Path, *, read_only: bool = False, is_volatile: bool = False) -> None:
+        super().__init__(path, read_only=read_only, is_volatile=is_volatile)
         self.counted: Mapping[TypeId, Share] = {}
         self.order = SourceOrder({}, {})
         self._write_lock = threading.Lock()
@@ -99,7 +97,7 @@ class Store(Database):
             StoreDamagedError: one is missing.
         """
         with self.errors():
-            return read_types(self.path, self._family("type"))
+            return read_types(self.path, self.family("type"))
 
     def ext_spent(self) -> dict[str, int]:
         """What the types cost that each owner brought (``TypeBudget.spent``).
@@ -160,98 +158,62 @@ class Store(Database):
     def stage(
         self,
         commit: Commit,
-        sessions: Sequence[Sequence[Event]],
-        type_ids: Sequence[TypeId],
-        new_types: Sequence[tuple[TypeId, bytes]],
+        batches: list[Batch],
+        ids: Mapping[EventType, TypeId],
+        part: slice | None = None,
     ) -> None:
-        """Add sessions to a commit, as a block (``session_block``).
+        """Add batches to a commit, as a block (``session_block``).
 
         Args:
             commit: which was not written yet.
-            sessions: their events, by ascending id; they are of one server, and have one timestamp.
-            type_ids: ids of the types of all these events, one each.
-            new_types: those of them that are not stored yet, encoded.
+            batches: by ascending session; they are of one server, and have one timestamp.
+            ids: ids of all their types.
+            part: these events of the only batch, to be put then (:meth:`put_part`);
+                :meth:`stage_block` adds its block in the end.
         """
-        if new_types:
-            self.stage_types(commit, new_types)
-        events = [*chain.from_iterable(sessions)]
-        origin, ids = keys.encode_sessions(sessions)
-        of_events = chain.from_iterable(map(repeat, ids, map(len, sessions)))
-        entries = self._stage_events(commit, origin, of_events, events, type_ids)
-        commit.sessions.update(map(add, repeat(origin), ids))
-        self._stage_block(commit, origin + ids[0], entries)
-        commit.n_events += len(events)
-
-    def stage_packed(
-        self,
-        commit: Commit,
-        requests: list[Packed],
-        server: int,
-        first_session: int,
-        timestamp: Timestamp,
-    ) -> bool:
-        """As :meth:`stage`, of what packed requests become; see ``Backend.register_packed``.
-
-        Returns:
-            Whether they were staged; else nothing was.
-        """
-        if commit.packed is None:
-            commit.packed = self.order.new_rows()
+        begin, end = (0, -1) if part is None else (part.start, part.stop)
+        if part is not None:
+            commit.cut()
+        if commit.rows is None:
+            commit.rows = ROWS(source_order.MAX_PASSED_EVENTS, source_order.MAX_VALUE_BYTES)
         staged = self.order.stage(
-            commit.packed,
-            requests,
-            server,
-            first_session,
-            timestamp,
-            is_counted=bool(self.counted),
+            commit.rows, batches, ids, begin, end, is_counted=bool(self.counted)
         )
-        if staged is None:
-            return False
-        entries, session_keys, sources, n_bytes, counts = staged
-        self._stage_block(commit, session_keys[0], entries)
+        entries, session_keys, sources, n_bytes, counts, ended = staged
+        for type_id, position in ended:
+            commit.batch.put(keys.IN_ORDER_KEY + type_id, position)
         commit.sessions.update(session_keys)
         commit.sources += sources
         n_rows = len(entries) // ENTRY_BYTES
-        commit.n_events += n_rows
         commit.n_bytes += n_bytes + n_rows * keys.EVENT_KEY_BYTES
         commit.n_bytes += len(sources) * keys.SOURCE_KEY_BYTES
         for type_id, n_events, n_value_bytes in counts:
             self._count(commit, type_id, n_events, n_value_bytes)
-        return True
+        if part is None:
+            commit.n_events += n_rows
+            self._stage_block(commit, session_keys[0], entries)
+        else:
+            commit.entries.append(entries)
 
-    def stage_in_steps(
-        self,
-        commit: Commit,
-        events: Sequence[Event],
-        type_ids: Sequence[TypeId],
-        new_types: Sequence[tuple[TypeId, bytes]],
-    ) -> Steps[None]:
-        """As :meth:`stage`, of one session, in steps; the commit knows how many events it gets."""
-        origin, [session] = keys.encode_sessions([events])
-        session_key = origin + session
-        commit.sessions.add(session_key)
-        for part in parts(len(new_types)):
-            commit.cut()
-            self.stage_types(commit, new_types[part])
-            yield
-        entries: list[bytes] = []
-        begin = 0
-        for some in event_parts(events):
-            commit.cut()
-            end = begin + len(some)
-            of_events = repeat(session, len(some))
-            entries.append(self._stage_events(commit, origin, of_events, some, type_ids[begin:end]))
-            yield
-            self._put_events(commit)
-            begin = end
-            yield
-        self._stage_block(commit, session_key, b"".join(entries))
+    def put_part(self, commit: Commit) -> None:
+        """Put the rows of a part that was staged: in a step of its own, as values are copied."""
+        self._put_events(commit)
+
+    def stage_block(self, commit: Commit, new_types: Sequence[tuple[TypeId, bytes]]) -> None:
+        """Complete a commit of a batch in parts.
+
+        Args:
+            commit: the commit, which knows how many events it has.
+            new_types: types of it that were staged before.
+        """
+        [session_key] = commit.sessions
+        self._stage_block(commit, session_key, b"".join(commit.entries))
+        commit.entries = []
         if commit.before:
             first_new = new_types[0][0] if new_types else keys.KEY_MAX[: keys.TYPE_BYTES]
             noted = note(session_key, first_new, commit.latest)
             commit.before[0].put(keys.UNFINISHED_KEY, noted)
             commit.batch.delete(keys.UNFINISHED_KEY)
-        yield
 
     def stage_types(self, commit: Commit, new_types: Sequence[tuple[TypeId, bytes]]) -> None:
         """Add types, encoded, to a commit."""
@@ -265,55 +227,6 @@ class Store(Database):
         commit.batch.put(key, entries, session_cf)
         commit.batch.put(key[n_bytes:], key[:n_bytes], server_cf)
 
-    def _stage_events(
-        self,
-        commit: Commit,
-        origin: bytes,
-        sessions: Iterable[bytes],
-        events: Sequence[Event],
-        type_ids: Sequence[TypeId],
-    ) -> bytes:
-        """Add rows of events.
-
-        Args:
-            commit: as for :meth:`stage`.
-            origin: timestamp and server of the events, encoded.
-            sessions: the session of each, encoded.
-            events: the events.
-            type_ids: as for :meth:`stage`.
-
-        Returns:
-            Their entries in their block.
-        """
-        encoded = keys.INSTANCES
-        instances = [encoded[event.id.instance] for event in events]
-        sources = keys.encode_sources(events)
-        values = keys.encode_values(events, sources)
-        local_ids = [*map(add, sessions, instances)]
-        positions = [*map(add, repeat(origin), local_ids)]
-        event_keys = [*map(add, type_ids, positions)]
-        indexed = self.order.add(commit.batch, type_ids, sources, positions, values)
-        for i in indexed:
-            values[i] = keys.indexed(values[i])
-            commit.sources.append(keys.source_key(event_keys[i], values[i]))
-        commit.events.update(zip(event_keys, values, strict=True))
-        commit.n_bytes += sum(map(len, values))
-        commit.n_bytes += len(events) * keys.EVENT_KEY_BYTES
-        commit.n_bytes += len(indexed) * keys.SOURCE_KEY_BYTES
-        latest, rows = commit.latest, commit.events
-        for type_id, key in dict(zip(type_ids, event_keys, strict=True)).items():  # the last of it
-            known = latest.get(type_id)
-            if known is None or known[0] < key:
-                latest[type_id] = key, rows[key]
-        if self.counted:
-            self._tally(commit, type_ids, values)
-        return b"".join(map(add, local_ids, type_ids))
-
-    def _tally(self, commit: Commit, type_ids: Sequence[TypeId], values: Sequence[bytes]) -> None:
-        """Count events for retention."""
-        for type_id, value in zip(type_ids, values, strict=True):
-            self._count(commit, type_id, 1, len(value))
-
     def _count(self, commit: Commit, type_id: TypeId, n_events: int, n_value_bytes: int) -> None:
         if (share := self.counted.get(type_id)) is not None:
             n_before, n_bytes = commit.tally.get(share, (0, 0))
@@ -323,16 +236,11 @@ class Store(Database):
     def _put_events(self, commit: Commit) -> None:
         """Put the rows of events in the batch, sorted: neighbors are written at half the cost."""
         event_cf, source_cf, _, _, _ = self._handles
-        events, batch = commit.events, commit.batch
-        if events:
-            event_keys = sorted(events)
-            _put(batch, event_cf, event_keys, map(events.__getitem__, event_keys))
-            commit.events = {}
-        if commit.packed is not None:
-            written = commit.packed.put(batch.put, event_cf)
-            if commit.latest:
-                written = [i for i in written if commit.latest.get(i[0], _NO_ROW)[0] < i[1][0]]
-            commit.latest.update(written)
+        batch, latest = commit.batch, commit.latest
+        if commit.rows is not None:
+            for type_id, row in commit.rows.put(batch.put, event_cf):
+                if latest.get(type_id, _NO_ROW)[0] < row[0]:
+                    latest[type_id] = row
         if commit.sources:
             _put(batch, source_cf, sorted(commit.sources), repeat(b""))
             commit.sources = []
@@ -403,7 +311,7 @@ class Store(Database):
 
         A sync after one that failed may succeed without what that one was to sync: nothing is
         synced any more before the database was opened again. What is synced may be acknowledged;
-        the mark beside the log says so (``acknowledged``).
+        the mark beside the log says so (``log_tail``).
 
         Raises:
             StorageError: as :meth:`write`.
@@ -416,6 +324,8 @@ class Store(Database):
         with self._sync_lock:
             if self._commit_failure is not None:
                 raise StorageError(self._commit_failure)
+            if self.is_volatile:
+                return
             try:
                 self._db.flush_wal(True)
             except BaseException as e:
@@ -489,19 +399,19 @@ class Store(Database):
         options = CompactOptions()
         options.set_bottommost_level_compaction(BottommostLevelCompaction.force())
         with self.errors("compaction failed"):
-            self._family(family).flush(True)
-            self._family(family).compact_range(None, None, options)
+            self.family(family).flush(True)
+            self.family(family).compact_range(None, None, options)
 
     def iterator(self, family: str) -> RdictIter:
         """Iterator of a column family, which sees this moment."""
-        return self._family(family).iter()
+        return self.family(family).iter()
 
     def snapshot(self, pause: Callable[[], None] | None = None) -> Snapshot:
         """This moment; ``pause``: see :class:`Snapshot`."""
         return Snapshot(self, self._db, self._families, pause)
 
     def unfinished_session(self) -> bytes | None:
-        """Key of the session of which only parts are written now (``unfinished``)."""
+        """Key of the session of which only parts are written now (``contents``)."""
         with self.errors():
             return unfinished_session(self._db)
 
@@ -518,32 +428,21 @@ class Store(Database):
     def values(self, family: str, row_keys: Iterable[bytes]) -> list[bytes | None]:
         """Values of many rows, None where there is no such row; raises ``StorageError``."""
         with self.errors():
-            found: Any = self._family(family).get([*row_keys])
+            found: Any = self.family(family).get([*row_keys])
         return [*found]
 
     def handle(self, family: str) -> ColumnFamily:
         """What names a column family in a ``WriteBatch``."""
-        return self._handles[FAMILIES.index(family)]
-
-    def later(self, family: str) -> tuple[Rdict, ColumnFamily]:
-        """One of ``contents.LATER_FAMILIES``, to read and to write; not to be kept."""
-        return self._families[family], self._later[family]
+        return self._handle_of[family]
 
     def reader_rows(self, prefix: bytes) -> dict[bytes, bytes]:
         """See ``Backend.reader_rows``."""
-        found: dict[bytes, bytes] = {}
         with self.errors():
-            rows = self._families["reader"].iter()
-            rows.seek(prefix)
-            while rows.valid() and (key := rows.key()).startswith(prefix):
-                found[key] = rows.value()
-                rows.next()
-            rows.status()
-        return found
+            return dict(contents.rows(self._families["reader"], prefix))
 
     def stage_reader_rows(self, commit: Commit, rows: Mapping[bytes, bytes | None]) -> None:
         """Add rows of readers to a commit, or their deletion."""
-        handle = self._later["reader"]
+        handle = self.handle("reader")
         for key, value in rows.items():
             if value is None:
                 commit.batch.delete(key, handle)
@@ -590,7 +489,7 @@ class Store(Database):
         return sorted(found)
 
     def history_id(self) -> str | None:
-        """Name of the history (``history``); None: the store is of before, or was just made."""
+        """Name of the history (``history``); None: it was just created."""
         return self._name(keys.HISTORY_KEY)
 
     def histories(self) -> tuple[str, ...]:
@@ -621,12 +520,12 @@ class Store(Database):
 
     def n_rows(self, family: str) -> int:
         """Estimate of the number of rows of a column family; does not read them."""
-        return self._family(family).property_int_value("rocksdb.estimate-num-keys") or 0
+        return self.family(family).property_int_value("rocksdb.estimate-num-keys") or 0
 
     def file_bytes(self, family: str) -> int:
         """Bytes of the files of a column family; rows in the log are not in it."""
         names = "rocksdb.total-sst-files-size", "rocksdb.total-blob-file-size"
-        return sum(self._family(family).property_int_value(name) or 0 for name in names)
+        return sum(self.family(family).property_int_value(name) or 0 for name in names)
 
     def compaction_bytes(self) -> int:
         """Estimate of the bytes that compactions have still to rewrite."""

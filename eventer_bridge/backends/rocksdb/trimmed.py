@@ -1,15 +1,14 @@
-"""What is missing of each server: deleted by retention, or deleted elsewhere before it came here.
+"""Missing events of each server: deleted by retention, or elsewhere before they came here.
 
-So that who reads on behind an event is told where it would pass over some. ::
+From it, an answer says where reading on would skip events. ::
 
     reader    "t"                          → number of deletions so far (8)
               "t" · server (8)             → session (8) · instance (8) · number (8)
               "t" · server (8) · type (4)  → the same
 
-of the last event that is missing, of any type and of each, and of the latest deletion. A commit
-that deletes has these rows, too, numbered in the order of the commits; so what is missing at a
-moment is told apart from what an earlier answer told. What other servers do not have any more
-(:data:`ANY_TYPE`) may be of any type.
+of the last missing event, of any type and of each, and of the latest deletion. The commit of a
+deletion has these rows, too, numbered in the order of the commits: so an answer can leave out what
+an earlier one said. Missing events of other servers (:data:`ANY_TYPE`) may be of any type.
 
 Rows are staged on the event loop's thread, and read on a reader thread.
 """
@@ -19,11 +18,10 @@ from typing import Final
 
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.commit import Commit
-from eventer_bridge.backends.rocksdb.keys import TypeId
-from eventer_bridge.backends.rocksdb.session_block import LOCAL_ID_BYTES
+from eventer_bridge.backends.rocksdb.keys import LOCAL_ID_BYTES, TypeId
 from eventer_bridge.backends.rocksdb.snapshot import STEP_ROWS, Snapshot
 from eventer_bridge.backends.rocksdb.store import Store
-from eventer_bridge.backends.rocksdb.wanted import EveryType
+from eventer_bridge.backends.rocksdb.types import EveryType
 from eventer_bridge.model import INT64_MAX, INT64_MIN, EventId, QueryServerParams
 
 FAMILY: Final = "reader"
@@ -47,16 +45,12 @@ def value_bytes(key: bytes) -> int:
 def number_of(store: Store) -> int:
     """Number of deletions that are written; raises ``StorageError``."""
     with store.errors():
-        number: bytes | None = store.later(FAMILY)[0].get(PREFIX)
+        number: bytes | None = store.family(FAMILY).get(PREFIX)
     return int.from_bytes(number or b"")
 
 
 class Deletions:
-    """Numbers deletions, and makes their rows.
-
-    Args:
-        store: the store.
-    """
+    """Numbers deletions, and creates their rows."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -64,16 +58,13 @@ class Deletions:
         self._last: dict[bytes, bytes] = {}  # local id of the last missing event of a server
 
     def stage(self, commit: Commit, missing: Mapping[bytes, bytes]) -> None:
-        """Add the rows of the next deletion to its commit, which is behind those before it.
+        """Add the rows of the next deletion to its commit, which follows those before it.
 
         Args:
-            commit: where to.
+            commit: the commit.
             missing: local id (session, instance) of the last event by server and type.
-
-        Raises:
-            StorageError: the store cannot be read.
         """
-        family, handle = self._store.later(FAMILY)
+        family, handle = self._store.family(FAMILY), self._store.handle(FAMILY)
         put = commit.batch.put
         self._number += 1
         number = self._number.to_bytes(keys.INT_BYTES)
@@ -99,7 +90,7 @@ def ext_find(
         snapshot: that of the answer, with :data:`FAMILY`.
         params: the query.
         wanted: types of interest.
-        known: number of deletions of which it does not matter what they deleted.
+        known: deletions up to this number are left out.
     """
     rows = snapshot.iterator(FAMILY)
     if not INT64_MIN <= params.server_id <= INT64_MAX:

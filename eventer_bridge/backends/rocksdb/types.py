@@ -1,23 +1,35 @@
-"""The event types of a store and the four bytes that stand for each of them.
+"""The event types of a store, the four bytes that stand for each of them, and those of a query.
 
 The event loop's thread adds types. Any thread may read meanwhile: a type is never forgotten or
-renumbered, what is new is complete before it counts, and rows have types that were known
-before.
+renumbered, a new one is complete before it counts, and rows have types that were known before.
+
+A tree (:class:`TypeTrie`) finds the types that match a subscription. A node stands for the common
+beginning of several types; a single type takes the place of a node, and where all continue alike
+for some segments, there is no node in between. So there are fewer nodes than types, however long
+these are. A search goes down the tree with the state of each part of the subscription
+(``Patterns``), and visits only what may match; below an ``*`` everything matches.
+
+The types of a query (:func:`find_wanted`) are found on a reader thread, in steps of 0.1 ms with a
+pause after each. The visible types of a client are kept (:class:`VisibleTypes`). If finding those
+of a query takes long, it is left until reading needs it (:class:`SoughtTypes`): events that come
+first in the order are often found without it.
 """
 
 import threading
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Final, TypeAlias
 
 from eventer_bridge import limits
+from eventer_bridge.backends.readers import PauseCb
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.type_budget import TypeBudget, TypeQuota
-from eventer_bridge.backends.type_trie import TypeTrie
-from eventer_bridge.model import Event, EventType
-from eventer_bridge.slices import Steps, at_once, parts
-from eventer_bridge.subscription import Subscription
+from eventer_bridge.backends.visible_query import VisibleQuery
+from eventer_bridge.model import EventType
+from eventer_bridge.packed import encode_type
+from eventer_bridge.slices import Steps
+from eventer_bridge.subscription import OPEN, Patterns, Subscription
 
 STEP_TYPES: Final = 64
 """Types that are looked at in one step, where each of them is: 0.1 ms."""
@@ -69,15 +81,15 @@ class TypeRegistry:
 
     def intern(
         self,
-        events: Sequence[Event],
+        found: Iterable[tuple[int, EventType]],
         new: list[tuple[TypeId, bytes]],
         quota: TypeQuota | None = None,
         n_asked: int = 0,
-    ) -> list[TypeId]:
-        """Ids of the events' types.
+    ) -> Steps[None]:
+        """Add types that are not known, in steps. Nobody else adds types meanwhile.
 
         Args:
-            events: any events.
+            found: types of events, known and new ones, each with the index of its event.
             new: types that are not in the store yet are appended here, encoded.
             quota: of who asked for them.
             n_asked: so many of the events, the first ones, were asked for.
@@ -86,34 +98,14 @@ class TypeRegistry:
             LimitError: as :meth:`check`.
             InvalidEventError: a new type is not Unicode text.
         """
-        ids = self.ids
-        try:
-            return [ids[event.type] for event in events]
-        except KeyError:
-            return at_once(self.intern_in_steps(events, new, quota, n_asked))
-
-    def intern_in_steps(
-        self,
-        events: Sequence[Event],
-        new: list[tuple[TypeId, bytes]],
-        quota: TypeQuota | None = None,
-        n_asked: int = 0,
-    ) -> Steps[list[TypeId]]:
-        """As :meth:`intern`, of many events. Nobody else adds types meanwhile."""
-        ids = self.ids
         unknown: dict[EventType, bool] = {}  # each with whether it was asked for
-        for part in parts(len(events)):
-            for index, event in enumerate(events[part], part.start):
-                if event.type not in ids:
-                    unknown.setdefault(event.type, quota is not None and index < n_asked)
-            yield
+        for n_found, (index, event_type) in enumerate(found, 1):
+            if event_type not in self.ids:
+                unknown.setdefault(event_type, quota is not None and index < n_asked)
+            if n_found % limits.STEP_EVENTS == 0:
+                yield
         if unknown:
             yield from self._add_in_steps(unknown, new, quota)
-        type_ids: list[TypeId] = []
-        for part in parts(len(events)):
-            type_ids += [ids[event.type] for event in events[part]]
-            yield
-        return type_ids
 
     def _add_in_steps(
         self,
@@ -129,7 +121,7 @@ class TypeRegistry:
             yield from self._budget.check_in_steps(unknown, None)
         encoded: list[bytes] = []
         for event_type in unknown:  # all of them before the first is added
-            encoded.append(keys.encode_type(event_type))
+            encoded.append(encode_type(event_type))
             if len(encoded) % STEP_TYPES == 0:
                 yield
         for (event_type, is_asked), data in zip(unknown.items(), encoded, strict=True):
@@ -240,3 +232,279 @@ class VisibleTypes(Collection[TypeId]):
         for number in range(begin, end, STEP_TYPES):
             some = range(number, min(number + STEP_TYPES, end))
             yield [i for i in some if matches(names[keys.encode_type_id(i)])]
+
+
+STEP_SEGMENTS: Final = 128
+"""Segments that a search looks at in one step: 0.1 ms."""
+
+STEP_BELOW_TYPES: Final = 512
+"""Types that it takes in one step where all match."""
+
+
+class _Node:
+    """Types with ``size`` common segments: ``sample`` is one of them, ``own`` has no more."""
+
+    __slots__ = ("children", "own", "sample", "size")
+
+    def __init__(self, size: int, sample: EventType) -> None:
+        self.size = size
+        self.sample = sample
+        self.own: EventType | None = None
+        self.children: dict[str, _Node | EventType] = {}
+
+    def put(self, child: "_Node | EventType") -> None:
+        """Add a new child."""
+        sample, size = _measured(child)
+        if size > self.size:
+            self.children[sample[self.size]] = child
+        else:
+            assert isinstance(child, tuple)
+            self.own = child
+
+
+_States: TypeAlias = list[int]
+
+
+class TypeTrie:
+    """See the module. One thread adds types; any thread may search meanwhile."""
+
+    def __init__(self) -> None:
+        self._root = _Node(0, ())
+
+    def add(self, event_type: EventType) -> None:
+        """Add a type, unless it is there."""
+        node = self._root
+        while len(event_type) > node.size:
+            segment = event_type[node.size]
+            child = node.children.get(segment)
+            if child is None:
+                node.children[segment] = event_type
+                return
+            sample, size = _measured(child)
+            common = _common_size(event_type, sample, node.size + 1, size)
+            if isinstance(child, _Node) and common == size:
+                node = child
+                continue
+            if common < max(size, len(event_type)):
+                between = _Node(common, sample)
+                between.put(child)
+                between.put(event_type)
+                node.children[segment] = between
+            return
+        node.own = event_type
+
+    def find(self, subscription: Subscription) -> Iterator[list[EventType]]:
+        """Types that match, each once, in no particular order, in steps of some 0.1 ms.
+
+        A search may be paused or given up between two steps. Types that are added after it began
+        may be among those found, or not. Where a node has many children, a step copies its entries
+        first: 5 ms for a million of them.
+        """
+        parts = subscription.parts
+        found: list[EventType] = []
+        n_segments = 0
+        state = [part.start() for part in parts]
+        waiting: list[tuple[Iterator[_Node | EventType], int, _States]] = []
+        waiting.append((iter([self._root]), 0, state))
+        while waiting:
+            children, begin, states = waiting[-1]
+            child = next(children, None)
+            if child is None:
+                waiting.pop()
+                continue
+            sample, size = _measured(child)
+            reached = _advance(parts, states, sample, begin, size)
+            n_segments += size - begin + 1
+            if reached is not None and reached.count(OPEN) == len(reached):
+                yield found
+                yield from _below(child)
+                found = []
+                n_segments = 0
+            elif reached is not None:
+                own = child if isinstance(child, tuple) else child.own
+                if own is not None and all(map(_ends, parts, reached, [size] * len(parts))):
+                    found.append(own)
+                if isinstance(child, _Node):
+                    waiting.append((_children(child, parts, reached), size, reached))
+            if n_segments >= STEP_SEGMENTS:
+                yield found
+                found = []
+                n_segments = 0
+        yield found
+
+
+def _below(top: _Node | EventType) -> Iterator[list[EventType]]:
+    """All types from a node on, some at a time."""
+    found: list[EventType] = []
+    waiting = [iter([top])]
+    while waiting:
+        for child in waiting[-1]:
+            if isinstance(child, tuple):
+                found.append(child)
+                if len(found) >= STEP_BELOW_TYPES:
+                    yield found
+                    found = []
+            else:
+                if child.own is not None:
+                    found.append(child.own)
+                waiting.append(iter(list(child.children.values())))
+                break
+        else:
+            waiting.pop()
+    yield found
+
+
+_ends: Final = Patterns.ends
+
+
+def _measured(child: _Node | EventType) -> tuple[EventType, int]:
+    """A type at or below a node's child, and the size of their common beginning."""
+    if isinstance(child, tuple):
+        return child, len(child)
+    return child.sample, child.size
+
+
+def _common_size(first: EventType, second: EventType, begin: int, end: int) -> int:
+    """Size of the common beginning of two types: at least ``begin``, at most ``end``."""
+    end = min(end, len(first))
+    while begin < end and first[begin] == second[begin]:
+        begin += 1
+    return begin
+
+
+def _advance(
+    parts: tuple[Patterns, ...], states: _States, sample: EventType, begin: int, end: int
+) -> _States | None:
+    """States after some segments of a type; None: it cannot match any more."""
+    for depth in range(begin, end):
+        segment = sample[depth]
+        states = [
+            part.advance(state, depth, segment) for part, state in zip(parts, states, strict=True)
+        ]
+        if 0 in states:
+            return None
+        if states.count(OPEN) == len(states):
+            break
+    return states
+
+
+def _children(
+    node: _Node, parts: tuple[Patterns, ...], states: _States
+) -> Iterator[_Node | EventType]:
+    """Children of a node that may match, at least."""
+    children = node.children
+    fewest: Iterable[str] | None = None
+    n_fewest = len(children)
+    for part, state in zip(parts, states, strict=True):
+        segments = part.next_segments(state, node.size)
+        if segments is not None and len(segments) < n_fewest:
+            fewest, n_fewest = segments, len(segments)
+    if fewest is None:
+        return iter(list(children.values()))
+    return iter([children[i] for i in fewest if i in children])
+
+
+FEW_STEPS: Final = 8
+"""Steps in which the types that match are sought before anything is read."""
+
+FREE_PASSES: Final = 10_000
+"""Events that are passed over before those types are sought that took longer."""
+
+
+class EveryType(Collection[TypeId]):
+    """All types, by their number: of a query without types, if all may be seen."""
+
+    def __init__(self, n_types: int) -> None:
+        self._n_types = n_types
+
+    def __contains__(self, type_id: object) -> bool:
+        return True
+
+    def __len__(self) -> int:
+        return self._n_types
+
+    def __iter__(self) -> Iterator[TypeId]:
+        return self.since(0)
+
+    def since(self, first: int) -> Iterator[TypeId]:
+        """Those whose number is not below ``first``, in the order of their numbers."""
+        return map(keys.encode_type_id, range(first, self._n_types))
+
+
+class SoughtTypes(Collection[TypeId]):
+    """Types that match a subscription, which are only found when needed."""
+
+    def __init__(self, types: TypeRegistry, subscription: Subscription, pause: PauseCb) -> None:
+        self._types = types
+        self._subscription = subscription
+        self._pause = pause
+        self._known: dict[TypeId, bool] = {}
+        self._found: VisibleTypes | None = None
+
+    def __contains__(self, type_id: object) -> bool:
+        assert isinstance(type_id, bytes)
+        is_wanted = self._known.get(type_id)
+        if is_wanted is None:
+            is_wanted = self._subscription.matches(self._types.names[type_id])
+            self._known[type_id] = is_wanted
+        return is_wanted
+
+    def __len__(self) -> int:
+        return len(self._sought())
+
+    def __iter__(self) -> Iterator[TypeId]:
+        return iter(self._sought())
+
+    def _sought(self) -> VisibleTypes:
+        if self._found is None:
+            found = VisibleTypes(self._types, self._subscription)
+            catch_up(found, self._pause)
+            self._found = found
+        return self._found
+
+
+def catch_up(visible: VisibleTypes, pause: PauseCb) -> None:
+    """Look at the types that are new since the last time."""
+    if not visible.is_up_to_date:
+        for _ in visible.catch_up():
+            pause()
+
+
+def patience(wanted: Collection[TypeId]) -> int:
+    """Events that may be passed over, at least, before a merge would have been better."""
+    return FREE_PASSES if isinstance(wanted, SoughtTypes) else len(wanted)
+
+
+def find_wanted(types: TypeRegistry, query: VisibleQuery, pause: PauseCb) -> Collection[TypeId]:
+    """Types of a query, after those of every row that is read; raises as ``query.types``."""
+    if query.asks_for_all:
+        return _all_visible(types, query.types, pause)
+    found: list[TypeId] = []
+    steps = types.find(query.types)
+    for n_steps, some in enumerate(steps):
+        found += some
+        pause()
+        if n_steps == FEW_STEPS:
+            return SoughtTypes(types, query.types, pause)
+    return frozenset(found)
+
+
+def all_wanted(
+    types: TypeRegistry, query: VisibleQuery, pause: PauseCb
+) -> VisibleTypes | EveryType:
+    """As :func:`find_wanted`, in the order of their numbers, for queries that need all of them."""
+    if query.asks_for_all:
+        return _all_visible(types, query.types, pause)
+    wanted = VisibleTypes(types, query.types)
+    catch_up(wanted, pause)
+    return wanted
+
+
+def _all_visible(
+    types: TypeRegistry, rights: Subscription, pause: PauseCb
+) -> VisibleTypes | EveryType:
+    if rights.is_everything:
+        return EveryType(len(types))
+    visible = types.visible(rights)
+    catch_up(visible, pause)
+    return visible

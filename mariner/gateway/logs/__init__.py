@@ -11,6 +11,8 @@ Lines that were left out or dropped are reported in a line of their own and in m
 """
 
 import atexit
+import contextlib
+import errno
 import logging.config
 import os
 from collections.abc import Mapping
@@ -18,7 +20,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from eventer_bridge.errors import ConfigurationError
-from mariner.gateway.logs import audit, files
+from mariner import limits
+from mariner.gateway.logs import audit
 from mariner.gateway.logs.audit import AuditConfig
 from mariner.gateway.logs.pipeline import Pipeline
 
@@ -49,12 +52,7 @@ DEFAULT: Final[dict[str, Any]] = {
 
 
 class LogCounts(NamedTuple):
-    """Lines that were not written, since the start.
-
-    Attributes:
-        left_out: there were too many of one kind (see ``rate``).
-        dropped: the queue was full: the reader of the log is too slow, or stuck.
-    """
+    """Lines that were not written, since the start: too many of a kind, or the log was too slow."""
 
     left_out: int
     dropped: int
@@ -94,11 +92,7 @@ def configure(log: Mapping[str, Any] | None, audited: AuditConfig | None = None)
 
 
 def rehearse(log: Mapping[str, Any] | None, audited: AuditConfig | None = None) -> None:
-    """Configure logging, and leave everything as it was before, files as well.
-
-    Raises:
-        ConfigurationError: as :func:`configure`.
-    """
+    """Configure logging, as :func:`configure`, and leave everything as it was, files as well."""
     handlers = ({} if log is None else log).get("handlers", {}).values()
     paths = [Path(i["filename"]) for i in handlers if isinstance(i.get("filename"), str)]
     if audited is not None and audited.file is not None:
@@ -127,16 +121,34 @@ def rehearse(log: Mapping[str, Any] | None, audited: AuditConfig | None = None) 
 def ext_reopen() -> None:
     """Open the files anew that were moved away or removed, as logrotate does.
 
-    Raises:
-        ConfigurationError: one cannot be opened: it goes on being written where it is.
+    Raises ConfigurationError if one cannot be opened: it goes on being written where it is.
     """
     handlers = [] if _pipeline is None else _pipeline.handlers
     for handler in handlers:
         if isinstance(handler, logging.FileHandler):
             try:
-                files.ext_reopen(handler)
+                _reopen(handler)
             except OSError as e:
                 raise ConfigurationError(f"log: {_reason(e)}") from e
+
+
+def _reopen(handler: logging.FileHandler) -> None:
+    """Go on in a new file if the open one is not at its path any more, or raise OSError."""
+    assert handler.lock is not None
+    if not handler.lock.acquire(timeout=limits.LOG_CLOSE_TIMEOUT_S):
+        raise OSError(errno.EBUSY, "writing to it hangs", handler.baseFilename)
+    try:
+        if handler.stream is None:
+            return
+        with contextlib.suppress(FileNotFoundError):
+            there = Path(handler.baseFilename).stat()
+            if os.path.samestat(there, os.fstat(handler.stream.fileno())):
+                return
+        before = handler.setStream(handler._open())
+        if before is not None:
+            before.close()
+    finally:
+        handler.lock.release()
 
 
 def _cause(error: BaseException) -> str:
@@ -155,9 +167,8 @@ def _reason(error: OSError) -> str:
 def close() -> bool:
     """Write the waiting lines, for at most ``limits.LOG_CLOSE_TIMEOUT_S``.
 
-    Returns:
-        Whether all were written. If not, a thread hangs writing to a handler: it would also
-        block an ordinary exit of the process.
+    Returns whether all were written. If not, a thread hangs writing to a handler: it would also
+    block an ordinary exit of the process.
     """
     return _pipeline is None or _pipeline.close()
 

@@ -23,7 +23,7 @@ import msgspec
 from pythonjsonlogger.json import JsonFormatter
 
 from mariner import limits
-from mariner.gateway.logs.shorten import extra_of
+from mariner.gateway.logs.records import extra_of
 
 mlog = logging.getLogger(__name__)
 
@@ -54,11 +54,7 @@ class _Repeated:
 
 
 class AuditRate(logging.Filter):
-    """Lets the first of equal lines pass; see the module. May be used on any thread.
-
-    Args:
-        clock: seconds that never go back.
-    """
+    """Lets the first of equal lines pass; see the module. May be used on any thread."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
@@ -118,11 +114,7 @@ class AuditRate(logging.Filter):
 
 
 class AuditFile(WatchedFileHandler):
-    """Appends to a file, which is opened anew when it was moved away. Of the log's thread.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Appends to a file, which is opened anew when it was moved away. Of the log's thread."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, encoding="utf-8")
@@ -146,11 +138,7 @@ class AuditFile(WatchedFileHandler):
 
 
 def configure(conf: AuditConfig | None) -> AuditRate | None:
-    """Turn it on or off; returns what limits it, if it is on.
-
-    Raises:
-        OSError: its file cannot be written.
-    """
+    """Turn it on or off; returns the limit, if it is on. Raises OSError."""
     logger = logging.getLogger(NAME)
     added = None if conf is None or conf.file is None else AuditFile(conf.file)
     for handler in tuple(logger.handlers):

@@ -15,9 +15,7 @@ from typing import Any, Final, TypeAlias
 from mariner import limits
 from mariner.gateway.logs.audit import NAME as AUDIT
 from mariner.gateway.logs.audit import AuditRate
-from mariner.gateway.logs.errors import LastErrors
-from mariner.gateway.logs.rate import LogRate
-from mariner.gateway.logs.shorten import shorten
+from mariner.gateway.logs.records import LastErrors, LogRate, shorten
 
 mlog = logging.getLogger(__name__)
 
@@ -30,16 +28,7 @@ _Item: TypeAlias = tuple[logging.Handler, logging.LogRecord]
 
 
 class Pipeline:
-    """See the module. Takes effect when it is created.
-
-    Args:
-        audit: limits the audit trail, if there is one.
-
-    Attributes:
-        n_dropped: lines that were dropped because the queue was full.
-        rate: limits how often the same is logged.
-        errors: the last ones.
-    """
+    """See the module. Takes effect when it is created. ``n_dropped``: the queue was full."""
 
     def __init__(self, audit: AuditRate | None = None) -> None:
         self.n_dropped = 0

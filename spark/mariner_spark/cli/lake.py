@@ -13,7 +13,7 @@ from rich.text import Text
 from eventer_bridge.model import Timestamp
 from mariner.cli import output
 from mariner.cli.mariner_server import MARINER
-from mariner.cli.progress import progress
+from mariner.cli.output import progress
 from mariner.cli.run import printable
 from mariner.cli.target import Target, command_of, is_from_environment, server_options
 from mariner.cli.values import counted, format_timestamp

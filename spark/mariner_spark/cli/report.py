@@ -16,12 +16,11 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from eventer_bridge import moments
 from eventer_bridge.model import EventType, Timestamp
 from mariner.cli import output
 from mariner.cli.run import EXIT_FAILED, CommandError
 from mariner.cli.target import choose_token, server_options
-from mariner.cli.values import event_types_option, format_timestamp, value_option
+from mariner.cli.values import LAST_TIME, PATTERN, TIME, format_timestamp
 from mariner_spark.cli import spark_errors, spark_session, without_secrets
 
 NAMES: Final = (
@@ -36,8 +35,6 @@ _ADDRESS: Final = re.compile(r"(?:\[[^\]]+\]|[^:\[\]]+)(?::[0-9]{1,5})?")
 _TIME_HELP: Final = (
     "ISO 8601 (UTC if it names no zone; eight digits are a date), or seconds since 1970-01-01."
 )
-_FIRST: Final[dict[str, Any]] = {"metavar": "TIME", "callback": value_option(moments.parse)}
-_LAST: Final[dict[str, Any]] = {"metavar": "TIME", "callback": value_option(moments.parse_last)}
 
 
 @click.command()
@@ -55,16 +52,16 @@ _LAST: Final[dict[str, Any]] = {"metavar": "TIME", "callback": value_option(mome
     metavar="HOST[:PORT]",
     help=f"Events of this gateway that --name may query. Default port: {_PORT}.",
 )
-@click.option("--from", "first", **_FIRST, help=f"Timestamp at or after this. {_TIME_HELP}")
+@click.option("--from", "first", **TIME, help=f"Timestamp at or after this. {_TIME_HELP}")
 @click.option(
-    "--to", "last", **_LAST, help="Timestamp at or before this; a date includes its whole day."
+    "--to", "last", **LAST_TIME, help="Timestamp at or before this; a date includes its whole day."
 )
 @click.option(
     "--type",
     "types",
     metavar="TYPE",
     multiple=True,
-    callback=event_types_option,
+    type=PATTERN,
     help="Event type: segments joined by '/'; '?' matches one segment, '*' at the end any number."
     " Or a JSON array. Can be repeated. Default: all types.",
 )
@@ -95,7 +92,7 @@ def report(  # noqa: PLR0917  # click gives all of them by name
     gateway: str | None,
     first: Timestamp | None,
     last: Timestamp | None,
-    types: tuple[EventType, ...] | None,
+    types: tuple[EventType, ...],
     value_path: str | None,
     depth: int,
     out: Path,
@@ -136,7 +133,7 @@ def report(  # noqa: PLR0917  # click gives all of them by name
             title=without_secrets(str(store or lake or gateway)),
             folder=out,
             names=() if _ALL in names else tuple(dict.fromkeys(names)),
-            types=types,
+            types=types or None,
             first=None if first is None else format_timestamp(first),
             last=None if last is None else format_timestamp(last),
             value_path=value_path,

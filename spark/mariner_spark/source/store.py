@@ -21,10 +21,10 @@ from eventer_bridge.backends.history import History
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.info import ServerInfo, ext_servers
 from eventer_bridge.backends.rocksdb.keys import TypeId
+from eventer_bridge.backends.rocksdb.query import Timeseries
 from eventer_bridge.backends.rocksdb.snapshot import Snapshot
 from eventer_bridge.backends.rocksdb.store import Store
-from eventer_bridge.backends.rocksdb.timeseries import Timeseries
-from eventer_bridge.backends.rocksdb.wanted import EveryType
+from eventer_bridge.backends.rocksdb.types import EveryType
 from eventer_bridge.errors import StorageError, StoreDamagedError
 from eventer_bridge.model import EventType, Order, QueryTimeseriesParams, Timestamp
 from mariner_spark import limits
@@ -200,7 +200,7 @@ def _scan(
 def _without(
     session_key: bytes, rows: Iterable[tuple[list[bytes], list[bytes]]]
 ) -> Iterator[tuple[list[bytes], list[bytes]]]:
-    """Rows of :func:`_scan`, without a session that was only written in part (``unfinished``)."""
+    """Rows of :func:`_scan`, without a session that was only written in part (``contents``)."""
     for row_keys, values in rows:
         wanted = [keys.session_of(key) != session_key for key in row_keys]
         if any(wanted):

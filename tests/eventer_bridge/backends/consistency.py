@@ -3,10 +3,9 @@
 from pathlib import Path
 
 from eventer_bridge.backends.rocksdb import keys
-from eventer_bridge.backends.rocksdb.session_block import ENTRY_BYTES
+from eventer_bridge.backends.rocksdb.keys import ENTRY_BYTES
 from eventer_bridge.backends.rocksdb.store import Store
-from eventer_bridge.backends.rocksdb.verified_rows import Finding
-from eventer_bridge.backends.rocksdb.verify import ext_verify
+from eventer_bridge.backends.rocksdb.verify import Finding, ext_verify
 
 
 def check_store(path: Path) -> set[bytes]:

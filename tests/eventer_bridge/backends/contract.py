@@ -25,6 +25,7 @@ from eventer_bridge.model import (
 from eventer_bridge.slices import at_once
 from eventer_bridge.subscription import Subscription
 from tests.eventer_bridge.backends.oracle import Writer, draft, seen
+from tests.eventer_bridge.backends.putting import put, put_in_steps
 
 QUERIES: Final[tuple[QueryParams, ...]] = (
     QueryLatestParams(),
@@ -98,7 +99,7 @@ class BackendContract:
         done: list[int] = []
         futures = []
         for n in range(200):
-            future = backend.register(writer.make(draft(f"t{n % 7}")))
+            future = put(backend, writer.make(draft(f"t{n % 7}")))
             future.add_done_callback(partial(lambda n, _: done.append(n), n))
             futures.append(future)
         await backend.flush()
@@ -110,9 +111,9 @@ class BackendContract:
     ) -> None:
         done: list[str] = []
         await writer.session(draft("t0"), draft("t2999"), server=2)
-        steps = backend.register_in_steps(writer.make(*[draft(f"t{n}") for n in range(3_000)]))
+        steps = put_in_steps(backend, writer.make(*[draft(f"t{n}") for n in range(3_000)]))
         next(steps)
-        other = backend.register(writer.make(draft("t0"), draft("t2999"), server=2))
+        other = put(backend, writer.make(draft("t0"), draft("t2999"), server=2))
         other.add_done_callback(lambda _: done.append("other"))
         large = at_once(steps)
         large.add_done_callback(lambda _: done.append("large"))
@@ -125,7 +126,7 @@ class BackendContract:
     async def test_who_gives_up_waiting_does_not_disturb_others(
         self, backend: Backend, writer: Writer
     ) -> None:
-        future = backend.register(writer.make(draft()))
+        future = put(backend, writer.make(draft()))
         impatient = [
             asyncio.ensure_future(backend.flush()),
             asyncio.ensure_future(backend.query(QueryTimeseriesParams())),
@@ -138,7 +139,7 @@ class BackendContract:
 
     async def test_flush_waits_for_everything(self, backend: Backend, writer: Writer) -> None:
         await backend.flush()
-        futures = [backend.register(writer.make(draft(f"t{n}"))) for n in range(50)]
+        futures = [put(backend, writer.make(draft(f"t{n}"))) for n in range(50)]
         futures.append(backend.reserve(1, 100))
         await backend.flush()
         assert all(i.done() and i.exception() is None for i in futures)
@@ -147,7 +148,7 @@ class BackendContract:
     async def test_flush_waits_for_callbacks_too(self, backend: Backend, writer: Writer) -> None:
         for _ in range(20):
             told: list[asyncio.Future[None]] = []
-            future = backend.register(writer.make(draft()))
+            future = put(backend, writer.make(draft()))
             future.add_done_callback(told.append)
             while not future.done():
                 await asyncio.sleep(0)
@@ -203,7 +204,7 @@ class BackendContract:
         await backend.async_close()
         assert backend.is_closed
         with pytest.raises(ClosedError):
-            await backend.register(writer.make(draft()))
+            await put(backend, writer.make(draft()))
         with pytest.raises(ClosedError):
             await backend.reserve(1, 5)
         for query in QUERIES:
@@ -221,7 +222,7 @@ class BackendContract:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: unheard.append(context))
         await backend.async_close()
-        backend.register(writer.make(draft()))
+        put(backend, writer.make(draft()))
         backend.reserve(1, 1)
         gc.collect()
         assert unheard == []
@@ -229,7 +230,7 @@ class BackendContract:
     async def test_closing_commits_what_was_accepted(
         self, backend: Backend, writer: Writer
     ) -> None:
-        futures = [backend.register(writer.make(draft("a"))) for _ in range(100)]
+        futures = [put(backend, writer.make(draft("a"))) for _ in range(100)]
         futures.append(backend.reserve(1, 1000))
         await backend.async_close()
         assert all(i.done() and i.exception() is None for i in futures)

@@ -34,6 +34,7 @@ from tests.eventer_bridge.backends.contract_timeseries import (
     ids,
 )
 from tests.eventer_bridge.backends.oracle import Writer, draft, numbered, seen
+from tests.eventer_bridge.backends.putting import put
 
 
 class KeepingContract(BackendContract, ConditionsContract, TimeseriesContract):
@@ -64,12 +65,12 @@ class KeepingContract(BackendContract, ConditionsContract, TimeseriesContract):
             backend.check_types([("a",), ("b",), ("c",), ("d",)], quota)
         # the first three were asked for, a module added the others
         asked = writer.make(*numbered("known", "a", "b", "from a module", "another"))
-        await backend.register(asked, quota, 3)
+        await put(backend, asked, quota, 3)
         with pytest.raises(LimitError, match="3 new event types, but 1 more are"):
             backend.check_types([("c",), ("d",), ("e",)], quota)
         backend.check_types([("a",), ("from a module",), ("c",)], quota)
         backend.check_types([("c",), ("d",), ("e",)], other)
-        await backend.register(writer.make(*numbered("c")), other, 1)
+        await put(backend, writer.make(*numbered("c")), other, 1)
         backend.check_types([("c",), ("d",)], quota)  # c is known now, whoever brought it
         backend.check_types([(str(i),) for i in range(1_000)])
 
@@ -106,7 +107,7 @@ class KeepingContract(BackendContract, ConditionsContract, TimeseriesContract):
             QueryServerParams(1),
             QueryLatestParams(),
         ):
-            backend.register(writer.make(draft("a"), draft("b")))
+            put(backend, writer.make(draft("a"), draft("b")))
             result = await backend.query(query)
             expected = writer.events[-2:] if isinstance(query, QueryLatestParams) else writer.events
             assert sorted(result.events, key=lambda i: i.id) == expected
@@ -114,7 +115,7 @@ class KeepingContract(BackendContract, ConditionsContract, TimeseriesContract):
     async def test_a_persisted_query_sees_what_is_durable(
         self, backend: Backend, writer: Writer
     ) -> None:
-        future = backend.register(writer.make(draft()))
+        future = put(backend, writer.make(draft()))
         early = await backend.query(QueryServerParams(1, persisted=True))
         assert list(early.events) in ([], writer.events)
         await future
@@ -130,7 +131,7 @@ class KeepingContract(BackendContract, ConditionsContract, TimeseriesContract):
             asked = asyncio.ensure_future(backend.query(QueryLatestParams([("*",)])))
             await asyncio.sleep(0)  # it has begun
             session = writer.make(draft("a"), draft(f"new/{n}"))
-            await backend.register(session)
+            await put(backend, session)
             found = [i for i in (await asked).events if i in session]
             assert len(found) in {0, 2}
 

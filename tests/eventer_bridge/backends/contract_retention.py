@@ -9,10 +9,9 @@ import msgspec
 import pytest
 
 from eventer_bridge import limits
-from eventer_bridge.backends.base import Backend
-from eventer_bridge.backends.common import NO_WAY_ON
+from eventer_bridge.backends.base import NO_WAY_ON, Backend
 from eventer_bridge.backends.passed_time import PassedTime
-from eventer_bridge.backends.retention import RetentionRule, event_bytes
+from eventer_bridge.backends.retention import RetentionRule
 from eventer_bridge.backends.visible_query import VisibleQuery
 from eventer_bridge.model import (
     Event,
@@ -29,7 +28,15 @@ from eventer_bridge.model import (
     natural_key,
 )
 from eventer_bridge.subscription import EVERYTHING, Subscription
-from tests.eventer_bridge.backends.oracle import Writer, answer, draft, matches, numbered
+from tests.eventer_bridge.backends.oracle import (
+    Writer,
+    answer,
+    draft,
+    event_bytes,
+    matches,
+    numbered,
+)
+from tests.eventer_bridge.backends.putting import put
 
 Opened = AbstractAsyncContextManager[Backend]
 
@@ -203,10 +210,11 @@ class RetentionContract:
             for n in range(20):  # none of them waits, so that all are there at the first look
                 source = None if n % 3 else 100 - n
                 payload = JsonPayload.of("x" * (n % 4))
-                backend.register(
-                    writer.make(draft("a", source, payload), draft("b/x"), draft(f"b/{n % 3}", n))
+                put(
+                    backend,
+                    writer.make(draft("a", source, payload), draft("b/x"), draft(f"b/{n % 3}", n)),
                 )
-                backend.register(writer.make(draft("c", payload=payload), server=2, time=n + 1))
+                put(backend, writer.make(draft("c", payload=payload), server=2, time=n + 1))
             expected = kept(writer.events, rules, clock.at)
             assert await settled(backend, clock) == expected
             await check_all_queries(backend, expected)
@@ -352,7 +360,7 @@ class RetentionContract:
             async with open_backend(rule("*", max_entries=2), clock=clock) as backend:
                 writer = Writer(backend)
                 for _ in range(12):
-                    backend.register(writer.make(draft("a")))
+                    put(backend, writer.make(draft("a")))
                 await settled(backend, clock)
         lines = [i for i in caplog.records if i.name == "eventer_bridge.backends.retention"]
         texts = [line.message for line in lines]
@@ -368,7 +376,7 @@ class RetentionContract:
         async with open_backend(rule("*", duration=50), clock=clock) as backend:
             writer = Writer(backend)
             for n in range(400):
-                backend.register(writer.make(draft("a", n), draft("b", -n)))
+                put(backend, writer.make(draft("a", n), draft("b", -n)))
             await backend.flush()
             clock.at = Timestamp(450, 0)
             n_answers = 0

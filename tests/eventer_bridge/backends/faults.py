@@ -5,21 +5,19 @@ import contextlib
 import os
 import resource
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 from rocksdict import Rdict
 
-from eventer_bridge.backends.request_keys import RequestKey
 from eventer_bridge.backends.rocksdb import RocksDbBackend, keys, lifecycle
 from eventer_bridge.backends.rocksdb.database import make_durable
 from eventer_bridge.backends.rocksdb.store import Store
-from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.core.engine import Engine
-from eventer_bridge.core.session import Session
 from eventer_bridge.errors import StorageError
-from eventer_bridge.model import EventType, QueryParams, QueryResult, RegisterEvent, Source
+from eventer_bridge.model import EventType, QueryParams, QueryResult, Timestamp
+from eventer_bridge.packed import Batch
 
 
 @contextlib.contextmanager
@@ -78,21 +76,15 @@ def failing_for_good() -> Iterator[None]:
 @contextlib.contextmanager
 def failing_from(core: Engine, event_type: EventType) -> Iterator[None]:
     """The same from the commit of the first session on that begins with this type."""
-    register, ext_sync = core.register, Store.ext_sync
+    submit, ext_sync = core.submit, Store.ext_sync
     doomed: set[bytes] = set()
     is_failing = False
 
-    def register_doomed(
-        source: Source,
-        events: Sequence[RegisterEvent],
-        quota: TypeQuota | None = None,
-        key: RequestKey | None = None,
-    ) -> Session:
-        session = register(source, events, quota, key)
-        if events[0].type == event_type:
-            first = session.events[0]
-            doomed.add(keys.session_key(first.timestamp, first.id.server, first.id.session))
-        return session
+    def submit_doomed(batches: list[Batch]) -> None:
+        submit(batches)
+        for i in batches:
+            if i.session and i.event_types[0] == event_type:
+                doomed.add(keys.session_key(Timestamp(i.s, i.us), i.server, i.session))
 
     def ext_fail(store: Store) -> None:
         nonlocal is_failing
@@ -107,7 +99,7 @@ def failing_from(core: Engine, event_type: EventType) -> Iterator[None]:
         make_durable(db, families)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(core, "register", register_doomed)
+        patch.setattr(core, "submit", submit_doomed)
         patch.setattr(Store, "ext_sync", ext_fail)
         patch.setattr(lifecycle, "make_durable", fail)
         yield

@@ -10,6 +10,7 @@ from eventer_bridge.backends.base import Backend
 from eventer_bridge.backends.request_keys import RequestKey, digests
 from eventer_bridge.backends.visible_query import VisibleQuery
 from eventer_bridge.model import (
+    BinaryPayload,
     Event,
     EventId,
     EventType,
@@ -26,7 +27,9 @@ from eventer_bridge.model import (
     Timestamp,
     natural_key,
 )
+from eventer_bridge.packed import batch_of
 from eventer_bridge.subscription import EVERYTHING, Subscription
+from tests.eventer_bridge.backends.putting import TYPES, put
 
 
 def draft(
@@ -52,7 +55,7 @@ def request_key(
     key: str, *events: RegisterEvent, owner: str = "app", after: str | None = None
 ) -> RequestKey:
     """What a client calls the registration of these events."""
-    [digest] = digests([events])
+    [digest] = digests([batch_of(events, TYPES)])
     return RequestKey(owner, key, digest, after)
 
 
@@ -78,7 +81,7 @@ class Writer:
             time: timestamp, or its seconds; None: as many as the session's id.
         """
         events = self.make(*drafts, server=server, time=time)
-        await self._backend.register(events)
+        await put(self._backend, events)
         return events
 
     def make(
@@ -233,3 +236,11 @@ def _is_within(value: Timestamp | None, first: Timestamp | None, last: Timestamp
     return (
         value is not None and (first is None or first <= value) and (last is None or value <= last)
     )
+
+
+def event_bytes(event: Event) -> int:
+    """Size of an event for the limit ``size``: of its key and value in ``event``."""
+    n_bytes = 40 + 1 + (0 if event.source_timestamp is None else 12)
+    if isinstance(event.payload, BinaryPayload):
+        n_bytes += 4 + len(event.payload.data_type.encode("utf-8", "surrogatepass"))
+    return n_bytes + (0 if event.payload is None else len(event.payload.data))

@@ -13,6 +13,7 @@ from eventer_bridge import limits
 from eventer_bridge.backends import rocksdb
 from eventer_bridge.backends.retention import RetentionRule
 from eventer_bridge.model import Event, EventId, JsonPayload, Timestamp
+from tests.eventer_bridge.backends.putting import put
 
 SERVER = 1
 MAX_ENTRIES = 400
@@ -44,7 +45,7 @@ async def main(path: Path) -> None:
     session = backend.high_water_mark(SERVER).session
     while True:
         for session in range(session + 1, session + 1 + IN_FLIGHT):  # noqa: B020
-            future = backend.register(events_of(session))
+            future = put(backend, events_of(session))
             future.add_done_callback(partial(acknowledged, session))
         await backend.flush()
 

@@ -94,7 +94,7 @@ class EventMaker:
 _JSON: Final = ("1", "1.0", "true", "null", '{"a":1,"b":[1]}', '{ "b": [1.0], "a": 1e0 }', '"1"')
 
 _LARGE: Final = f'"{"x" * 5_000}"'
-"""Larger than ``latest.MAX_ROW_BYTES``."""
+"""Larger than ``limits.LATEST_CACHE_ROW_BYTES``."""
 
 _seldom = st.sampled_from((0, 0, 0, 0, 1, 3))
 _times = st.none() | st.sampled_from(TIMES)

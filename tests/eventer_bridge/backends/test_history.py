@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from eventer_bridge import limits
-from eventer_bridge.backends import history, memory, rocksdb
+from eventer_bridge.backends import history, rocksdb
 from eventer_bridge.backends.base import Backend
 from eventer_bridge.backends.history import History, HistorySpan
 from eventer_bridge.backends.rocksdb import keys
@@ -27,6 +27,7 @@ from eventer_bridge.model import (
     SourceType,
     Timestamp,
 )
+from tests.eventer_bridge.backends.putting import put
 
 SOURCE = Source(SourceType.CONNECTION, 1)
 
@@ -104,7 +105,7 @@ def test_what_tells_of_no_history() -> None:
 
 @pytest.fixture
 async def backend() -> AsyncIterator[Backend]:
-    backend = memory.create()
+    backend = await rocksdb.create_temporary()
     yield backend
     await backend.async_close()
 
@@ -158,7 +159,7 @@ async def test_a_damaged_name_of_a_history_is_told(tmp_path: Path) -> None:
 async def test_a_store_of_before_gets_a_history(tmp_path: Path) -> None:
     async with await rocksdb.create(tmp_path) as backend:
         of_before = Event(EventId(7, 40, 1), ("a",), Timestamp(1, 0), None, None)
-        await backend.register([of_before])
+        await put(backend, [of_before])
     store = Store(tmp_path)
     commit = Commit()
     commit.batch.delete(keys.HISTORY_KEY)

@@ -1,128 +1,97 @@
-"""The backend in memory: the contract, and queries beside what is registered."""
+"""The backend ``memory``: a store in a temporary directory, which goes with it."""
 
 import asyncio
-import threading
-from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from eventer_bridge import limits
-from eventer_bridge.backends import memory
-from eventer_bridge.backends.base import Backend
-from eventer_bridge.backends.event_blocks import EventBlocks
-from eventer_bridge.backends.memory_query import MemoryReader
-from eventer_bridge.errors import ClosedError
-from eventer_bridge.model import (
-    Event,
-    EventId,
-    JsonPayload,
-    QueryLatestParams,
-    QueryResult,
-    QueryServerParams,
-    QueryTimeseriesParams,
-    Timestamp,
-)
-from eventer_bridge.subscription import Subscription
+from eventer_bridge.backends import rocksdb
+from eventer_bridge.backends.base import Backend, StoreStats
+from eventer_bridge.backends.rocksdb.store import Store
+from eventer_bridge.errors import StorageError
+from eventer_bridge.model import QueryTimeseriesParams
 from tests.eventer_bridge.backends.contract_keeping import KeepingContract
-from tests.eventer_bridge.backends.oracle import Writer, draft, numbered, seen
+from tests.eventer_bridge.backends.oracle import Writer, draft
+
+
+@pytest.fixture(autouse=True)
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def stores(directory: Path) -> list[Path]:
+    return [*directory.iterdir()]
 
 
 class TestMemory(KeepingContract):
     @pytest.fixture
-    async def backend(self, tmp_path: Path) -> AsyncIterator[Backend]:
-        backend = memory.create()
+    async def backend(self) -> AsyncIterator[Backend]:
+        backend = await rocksdb.create_temporary()
         yield backend
         await backend.async_close()
 
 
-class LookedAt(list[Event]):
-    """A block that notes whether it is looked at."""
-
-    n_looks = 0
-
-    def __iter__(self) -> Iterator[Event]:
-        self.n_looks += 1
-        return super().__iter__()
-
-
-def test_the_next_page_of_a_server_is_found_at_once() -> None:
-    def make(server: int, session: int) -> Event:
-        event_id = EventId(server, session, 1)
-        return Event(event_id, ("a",), Timestamp(session, 0), None, None)
-
-    servers = [1 if i % 5 else 2 for i in range(4_000)]  # and of 3 the last ones
-    events = [make(3 if i >= 3_990 else server, i) for i, server in enumerate(servers)]
-    blocks = [LookedAt(events[i : i + 4]) for i in range(0, len(events), 4)]
-    reader = MemoryReader(blocks, Subscription([("*",)]), lambda: None, lambda: None)
-    for server in 1, 2, 3:
-        of_server = [event for event in events if event.id.server == server]
-        for number in {0, len(of_server) // 2, len(of_server) - 4}:
-            for block in blocks:
-                block.n_looks = 0
-            params = QueryServerParams(server, True, 3, of_server[number].id)
-            result = reader.ext_server(params)
-            assert list(result.events) == of_server[number + 1 : number + 4]
-            if server != 3:
-                assert sum(block.n_looks for block in blocks) < 50
+async def test_it_is_empty_at_first_and_gone_at_last(directory: Path) -> None:
+    for _ in range(2):
+        async with await rocksdb.create_temporary() as backend:
+            assert backend.control is None
+            assert len(stores(directory)) == 1
+            assert (await backend.query(QueryTimeseriesParams())).events == []
+            await Writer(backend).session(draft("a"))
+            assert backend.stats() == StoreStats(1, 1, 0)
+        assert not stores(directory)
 
 
-async def test_a_query_does_not_read_in_the_middle_of_a_session(
-    monkeypatch: pytest.MonkeyPatch,
+async def test_nothing_is_synced(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with await rocksdb.create_temporary() as backend:
+        monkeypatch.setattr(Store, "_failed", lambda _, error: error)
+        store = backend._store
+        monkeypatch.setattr(store, "_db", None)
+        store.ext_sync()
+
+
+CHILD = """
+import asyncio, tempfile
+from eventer_bridge.backends import rocksdb
+
+async def run():
+    await rocksdb.create_temporary()
+    print(flush=True)
+    await asyncio.sleep(60)
+
+asyncio.run(run())
+"""
+
+
+async def test_what_a_killed_process_left_is_removed_by_the_next_one(directory: Path) -> None:
+    child = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        CHILD,
+        stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "TMPDIR": str(directory)},
+    )
+    assert child.stdout is not None
+    await child.stdout.readline()
+    [left_over] = stores(directory)
+    async with await rocksdb.create_temporary():
+        assert left_over.exists()  # in use
+        child.send_signal(signal.SIGKILL)
+        await child.wait()
+        async with await rocksdb.create_temporary():
+            assert not left_over.exists()
+            assert len(stores(directory)) == 2
+
+
+async def test_a_directory_that_cannot_be_written(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found: list[QueryResult] = []
-    add = EventBlocks.add
-
-    def ext_query() -> None:
-        found.extend(
-            backend._ext_query(seen(params, None), lambda: None, lambda: None)
-            for params in (QueryTimeseriesParams(), QueryLatestParams())
-        )
-
-    thread = threading.Thread(target=ext_query)
-
-    def add_slowly(blocks: EventBlocks, event: Event) -> None:
-        add(blocks, event)
-        if event.id.instance == 2:
-            thread.start()
-            thread.join(0.1)  # it waits
-
-    monkeypatch.setattr(EventBlocks, "add", add_slowly)
-    async with memory.create() as backend:
-        await Writer(backend).session(*numbered("a", "b", "c"))
-        await asyncio.to_thread(thread.join)
-    assert [len(result.events) for result in found] == [3, 3]
-
-
-async def test_large_answers_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "MAX_LARGE_ANSWERS", 1)
-    large = JsonPayload.of("x" * limits.LARGE_ANSWER_BYTES)
-    async with memory.create() as backend:
-        await Writer(backend).session(draft("small"), draft("large", payload=large))
-        with ExitStack() as holding:
-            first = await backend.query(QueryTimeseriesParams(), holding=holding)
-            second = asyncio.ensure_future(backend.query(QueryTimeseriesParams()))
-            while backend.query_load.running < 2 and not second.done():
-                await asyncio.sleep(0.001)
-            small = await backend.query(QueryTimeseriesParams([("small",)]))
-            assert len(small.events) == 1
-            assert not second.done()
-        assert await second == first
-
-
-async def test_queries_end_when_it_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    backend = memory.create()
-    async with backend:
-        await Writer(backend).session(draft("a"))
-
-        def ext_for_ever(reader: MemoryReader, params: QueryTimeseriesParams) -> QueryResult:
-            while True:
-                reader._pause()
-
-        monkeypatch.setattr(MemoryReader, "ext_timeseries", ext_for_ever)
-        asking = asyncio.ensure_future(backend.query(QueryTimeseriesParams()))
-        while not backend.query_load.running:
-            await asyncio.sleep(0.001)
-    with pytest.raises(ClosedError):
-        await asking
+    monkeypatch.setattr(tempfile, "tempdir", str(directory / "missing"))
+    with pytest.raises(StorageError, match="cannot be written"):
+        await rocksdb.create_temporary()

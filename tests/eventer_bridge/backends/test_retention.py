@@ -15,14 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rocksdict import Rdict
 
-from eventer_bridge import limits
-from eventer_bridge.backends import memory, rocksdb
+from eventer_bridge import limits, packed
+from eventer_bridge.backends import rocksdb
 from eventer_bridge.backends.base import Backend
 from eventer_bridge.backends.passed_time import PassedTime
-from eventer_bridge.backends.retention import RetentionRule, event_bytes
+from eventer_bridge.backends.retention import RetentionRule
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.commit import Commit
-from eventer_bridge.backends.rocksdb.deletion import Deletion, ext_oldest
+from eventer_bridge.backends.rocksdb.retention import Deletion, ext_oldest
 from eventer_bridge.backends.rocksdb.scan import KeyRange
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.errors import StorageError
@@ -48,18 +48,10 @@ from tests.eventer_bridge.backends.contract_retention import (
     settled,
 )
 from tests.eventer_bridge.backends.faults import full_disk, recovered
-from tests.eventer_bridge.backends.oracle import Writer, draft, numbered
+from tests.eventer_bridge.backends.oracle import Writer, draft, event_bytes, numbered
+from tests.eventer_bridge.backends.putting import put, put_all, stage
 from tests.eventer_bridge.backends.strategies import EventMaker, Session, blocks
 from tests.support.examples import examples
-
-
-class TestMemory(RetentionContract):
-    @pytest.fixture
-    def open_backend(self) -> Open:
-        def open_it(*rules: RetentionRule, clock: PassedTime) -> memory.MemoryBackend:
-            return memory.create(rules, clock)
-
-        return open_it
 
 
 class TestRocksDb(RetentionContract):
@@ -92,28 +84,12 @@ async def fill(writer: Writer, backend: Backend, cases: list[list[Session]]) -> 
     for together in cases:
         made = maker.make_all(together)
         writer.events += chain.from_iterable(made)
-        backend.register_all(made)
+        put_all(backend, made)
 
 
 @pytest.mark.usefixtures("hurry")
 class TestRandom:
-    @settings(max_examples=examples(15))
-    @given(st.lists(blocks, max_size=8), st.lists(_rules, min_size=1, max_size=3))
-    def test_memory_keeps_what_the_rules_say(
-        self, cases: list[list[Session]], rules: list[RetentionRule]
-    ) -> None:
-        async def run() -> None:
-            clock = TestClock(2)
-            async with memory.create(rules, clock) as backend:
-                writer = Writer(backend)
-                await fill(writer, backend, cases)
-                expected = kept(writer.events, rules, clock.at)
-                assert await settled(backend, clock) == expected
-                await check_all_queries(backend, expected)
-
-        asyncio.run(run())
-
-    @settings(max_examples=examples(6))
+    @settings(max_examples=examples(10))
     @given(st.lists(blocks, max_size=8), st.lists(_rules, min_size=1, max_size=3))
     def test_rocksdb_keeps_what_the_rules_say(
         self, cases: list[list[Session]], rules: list[RetentionRule]
@@ -146,7 +122,7 @@ async def test_what_is_there_already_is_counted(tmp_path: Path) -> None:
     async with await rocksdb.create(tmp_path) as backend:
         writer = Writer(backend)
         for n in range(30):
-            backend.register(writer.make(*numbered("a", f"b/{n % 3}")))
+            put(backend, writer.make(*numbered("a", f"b/{n % 3}")))
     rules = [rule("a", max_entries=12), rule("b/*", size=800)]
     clock = TestClock()
     for _ in range(3):
@@ -154,7 +130,7 @@ async def test_what_is_there_already_is_counted(tmp_path: Path) -> None:
             writer = Writer(backend)
             writer.events = await settled(backend, clock)
             for _ in range(3):
-                backend.register(writer.make(*numbered("a", "b/new")))
+                put(backend, writer.make(*numbered("a", "b/new")))
             await backend.flush()
             expected = kept(writer.events, rules, clock.at)
             assert await settled(backend, clock) == expected
@@ -190,7 +166,8 @@ def test_the_size_of_an_event_is_that_of_its_row(tmp_path: Path) -> None:
         for n, i in enumerate(drafts, 1)
     ]
     type_id = keys.encode_type_id(0)
-    store.stage(commit, [events], [type_id] * 4, [(type_id, keys.encode_type(("a",)))])
+    store.stage_types(commit, [(type_id, packed.encode_type(("a",)))])
+    stage(store, commit, [events], {("a",): type_id})
     store.write(commit)
     store.ext_sync()
     assert store.decide()
@@ -216,7 +193,7 @@ async def test_events_that_come_late_are_not_deleted_with_a_range(tmp_path: Path
             snapshot = store.ext_begin_deleting()
             events = ext_oldest(snapshot, [keys.encode_type_id(0)], KeyRange(b"", keys.KEY_MAX), 15)
             deletion = Deletion(store, snapshot, events, with_ranges)
-            late = backend.register(writer.make(draft("a"), server=2, time=time))
+            late = put(backend, writer.make(draft("a"), server=2, time=time))
             if is_written:
                 await late
             n_before = len(check_open_store(store)) + (not is_written)

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
 from eventer_bridge import limits
-from eventer_bridge.backends import memory, rocksdb
+from eventer_bridge.backends import rocksdb
 from eventer_bridge.backends.base import Backend, HighWaterMark
 from eventer_bridge.backends.rocksdb import in_order, scan, source_order
 from eventer_bridge.model import (
@@ -38,6 +38,7 @@ from eventer_bridge.model import (
 )
 from eventer_bridge.subscription import Subscription
 from tests.eventer_bridge.backends.oracle import answer, is_right, seen
+from tests.eventer_bridge.backends.putting import put, put_all
 from tests.eventer_bridge.backends.strategies import (
     ASKED_SERVERS,
     SERVERS,
@@ -82,7 +83,7 @@ class BackendMachine(RuleBasedStateMachine):
 
     async def create(self) -> Backend:
         """Create the backend."""
-        return memory.create()
+        return await rocksdb.create_temporary()
 
     def teardown(self) -> None:
         self.run(self.backend.async_close())
@@ -132,7 +133,7 @@ class BackendMachine(RuleBasedStateMachine):
         async def register() -> None:
             made = self.maker.make_all(together)
             self.backend.check_types([i.type for events in made for i in events])
-            futures = self.backend.register_all(made)
+            futures = put_all(self.backend, made)
             self.log += made
             self.futures += futures
             if is_patient:
@@ -211,7 +212,7 @@ class BackendMachine(RuleBasedStateMachine):
             future = self.backend.reserve(entry.server, entry.session)
         else:
             self.backend.check_types([i.type for i in entry])
-            future = self.backend.register(entry)
+            future = put(self.backend, entry)
         self.log.append(entry)
         self.futures.append(future)
         return future

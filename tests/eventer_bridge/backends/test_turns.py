@@ -3,7 +3,7 @@
 import pytest
 
 from eventer_bridge import limits
-from eventer_bridge.backends.turns import QueryTurns
+from eventer_bridge.backends.readers import QueryTurns
 
 
 def begun(turns: QueryTurns[str], count: int) -> list[str | None]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from eventer_bridge import limits
+from eventer_bridge import limits, packed
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.types import TypeRegistry
 from eventer_bridge.backends.type_budget import TypeBudget
@@ -35,7 +35,7 @@ def test_memory_of_types(shape: str) -> None:
     def stored() -> Iterator[tuple[bytes, EventType]]:
         for number in range(N_TYPES):
             # decoded as they come from a store: nothing is shared by itself
-            data = keys.encode_type(tuple(make(number)))
+            data = packed.encode_type(tuple(make(number)))
             yield keys.encode_type_id(number), keys.decode_type(data)
 
     gc.collect()

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from eventer_bridge.backends import memory
+from eventer_bridge.backends import rocksdb
 from eventer_bridge.backends.base import Backend
 from eventer_bridge.core import engine
 from eventer_bridge.core.engine import Engine
@@ -12,7 +12,7 @@ from eventer_bridge.core.engine import Engine
 
 @pytest.fixture
 async def backend() -> AsyncIterator[Backend]:
-    backend = memory.create()
+    backend = await rocksdb.create_temporary()
     yield backend
     await backend.async_close()
 

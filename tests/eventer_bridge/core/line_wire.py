@@ -11,12 +11,12 @@ from types import SimpleNamespace
 
 from eventer_bridge.core.client_service import ClientService
 from eventer_bridge.core.client_session import ClientSession
-from eventer_bridge.core.session import Session
 from eventer_bridge.errors import FrameError, Outcome, RemoteProtocolError
 from eventer_bridge.model import JsonPayload, QueryLatestParams, QueryResult, RegisterEvent, Status
 from eventer_bridge.net import Slot
 from eventer_bridge.net.liveness import Liveness
 from eventer_bridge.net.stream import Stream
+from eventer_bridge.packed import Batch, batch_of
 from eventer_bridge.slices import Steps
 
 MAX_LINE_BYTES = 1_000_000
@@ -55,6 +55,7 @@ class Client(Stream[str]):
 
     def __init__(self, service: ClientService, streams: "set[Client]", slot: Slot) -> None:
         super().__init__(Lines(), service.stats, Liveness(None, 0), slot, streams)
+        self.types = service.core.types
         self.session: ClientSession[None] = ClientSession(service, self, self)
 
     def on_message(self, message: str) -> None:
@@ -65,8 +66,8 @@ class Client(Stream[str]):
         elif self.session.rights is None:
             raise RemoteProtocolError(f"{word} came first, expected hello")
         elif word == "register":
-            payload = JsonPayload.of(" ".join(rest[1:]))
-            self.session.registrations.register(None, [RegisterEvent(types[0], None, payload)])
+            event = RegisterEvent(types[0], None, JsonPayload.of(" ".join(rest[1:])))
+            self.session.registrations.register(batch_of([event], self.types))
         else:
             self.session.queries.add(None, QueryLatestParams(types))
 
@@ -84,7 +85,6 @@ class Client(Stream[str]):
         self.write(" ".join(map(str, words)).encode() + b"\n")
 
     def use_rights(self, rights: object) -> None: ...
-    def keep_encoded(self, requests: object, sessions: object) -> None: ...
 
     def send_accepted(self, status: Status, *_: object) -> None:
         self.send("welcome", status.name)
@@ -92,14 +92,14 @@ class Client(Stream[str]):
     def send_declined(self, reason: str) -> None:
         self.send("declined", reason)
 
-    def send_registered(self, requests: Sequence[None], sessions: Sequence[Session]) -> None:
-        for session in sessions:
-            self.send("registered", session.events[0].id.session)
+    def send_registered(self, batches: Sequence[Batch]) -> None:
+        for batch in batches:
+            self.send("registered", batch.session)
 
-    def send_repeated(self, request: None, session: Session) -> None:
-        self.send("repeated", session.events[0].id.session)
+    def send_repeated(self, batch: Batch) -> None:
+        self.send("repeated", batch.session)
 
-    def send_refused(self, request: None, reason: str, outcome: Outcome) -> None:
+    def send_refused(self, batch: Batch, reason: str, outcome: Outcome) -> None:
         self.send(outcome.value, reason)
 
     def encode_result(self, request: None, result: QueryResult) -> Steps[list[bytes]]:
@@ -116,7 +116,7 @@ class Client(Stream[str]):
         self.send("status", status.name)
 
 
-def notification(session: Session, indices: Sequence[int]) -> bytes:
+def notification(session: Batch, indices: Sequence[int]) -> bytes:
     return b"".join(b"event %b\n" % "/".join(session.events[i].type).encode() for i in indices)
 
 

@@ -18,8 +18,7 @@ from eventer_bridge.core.authentication import (
 from eventer_bridge.core.payload_schemas import PayloadSchemas
 from eventer_bridge.core.quotas import ClientQuota
 from eventer_bridge.core.rights import ClientConfig
-from eventer_bridge.core.scrypt_checks import ScryptChecks
-from eventer_bridge.core.tokens import TokenConfig, TokenHash, TokenSource
+from eventer_bridge.core.tokens import ScryptChecks, TokenConfig, TokenHash, TokenSource
 
 OVER: Final = "2020-01-01"
 

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eventer_bridge import limits
-from eventer_bridge.core.bounded_cache import ENTRY_BYTES, BoundedCache, type_bytes
 from eventer_bridge.core.payload_schemas import PayloadSchemas
 from eventer_bridge.core.rights import ClientConfig, RegisterRule, Rights
+from eventer_bridge.memory import ENTRY_BYTES, BoundedCache, type_bytes
 from eventer_bridge.model import EventType, JsonPayload, RegisterEvent, cut, quoted_type
 from eventer_bridge.rsb.event import parse_scope
 from tests.support.schemas import NUMBERS

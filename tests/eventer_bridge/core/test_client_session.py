@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from eventer_bridge import limits
-from eventer_bridge.backends import memory
+from eventer_bridge.backends import rocksdb
 from eventer_bridge.core import engine
 from eventer_bridge.core.authentication import Authenticator
 from eventer_bridge.core.client_service import ClientService
@@ -19,14 +19,15 @@ from eventer_bridge.core.engine import Engine
 from eventer_bridge.core.fanout import Filter
 from eventer_bridge.core.payload_schemas import PayloadSchemas
 from eventer_bridge.core.rights import ClientConfig, RegisterRule, Rights
-from eventer_bridge.core.session import Session
 from eventer_bridge.model import RegisterEvent
 from eventer_bridge.net import limits as net_limits
 from eventer_bridge.net.accepting import StreamListener, listen_for_streams
 from eventer_bridge.net.stats import ServerStats
 from eventer_bridge.net.stream import Pause
+from eventer_bridge.packed import Batch
 from eventer_bridge.subscription import Subscription
 from tests.eventer_bridge.core import line_wire
+from tests.eventer_bridge.core.engines import Recorder
 from tests.eventer_bridge.core.line_wire import ENCODING, Client
 
 TIMEOUT_S = 60
@@ -71,7 +72,7 @@ class Peer(NamedTuple):
 @contextlib.asynccontextmanager
 async def serving() -> AsyncIterator[Serving]:
     config = ClientConfig("a", "secret", (("x", "*"),), (RegisterRule((("x", "*"),)),))
-    backend, schemas = memory.create(), PayloadSchemas({})
+    backend, schemas = await rocksdb.create_temporary(), PayloadSchemas({})
     async with backend, await engine.create(backend, 1) as core:
         authenticator = Authenticator([config], schemas)
         service = ClientService(core, authenticator, ENCODING, lambda params, seconds: None)
@@ -251,10 +252,34 @@ async def test_what_was_sent_last_arrives_though_much_is_unread() -> None:
         assert await peer.receive() == ""
 
 
+async def test_what_is_durable_is_notified_before_it_is_acknowledged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    order: list[str] = []
+    send_registered = Client.send_registered
+
+    class Hearing(Recorder):
+        def on_session(self, session: Batch, persisted: bool) -> None:
+            if ("x", "a") in session.types:  # and not of the client's connection
+                order.append("notified")
+
+    def send(client: Client, batches: Sequence[Batch]) -> None:
+        order.append("acknowledged")
+        send_registered(client, batches)
+
+    monkeypatch.setattr(Client, "send_registered", send)
+    async with serving() as it:
+        client = await it.hello()
+        it.core.add_observer(Hearing(), registered=False)
+        client.send("register", "x/a", 1)
+        assert await client.word() == "registered"
+        assert order == ["notified", "acknowledged"]
+
+
 async def test_an_answer_that_raises_closes_its_client_and_nobody_else(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def fail(client: Client, requests: Sequence[None], sessions: Sequence[Session]) -> None:
+    def fail(client: Client, batches: Sequence[Batch]) -> None:
         raise ZeroDivisionError
 
     async with serving() as it:
@@ -330,10 +355,10 @@ async def test_answers_are_written_some_at_a_time(
     """Else a client could have the answers to all it registered built up in memory."""
     sizes: list[int] = []
 
-    def send(client: Client, requests: Sequence[None], sessions: Sequence[Session]) -> None:
-        sizes.append(len(requests))
-        for session in sessions:
-            client.send("registered", session.events[0].id.session)
+    def send(client: Client, batches: Sequence[Batch]) -> None:
+        sizes.append(len(batches))
+        for batch in batches:
+            client.send("registered", batch.session)
 
     async with serving() as it:
         peer = await it.hello()

@@ -10,14 +10,13 @@ from typing import Final
 import pytest
 
 from eventer_bridge import limits
-from eventer_bridge.backends import memory, passed_time, rocksdb
+from eventer_bridge.backends import passed_time, rocksdb
 from eventer_bridge.backends.base import Backend
 from eventer_bridge.backends.passed_time import PassedTime
 from eventer_bridge.backends.retention import RetentionRule
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.core import engine
 from eventer_bridge.core.engine import Engine
-from eventer_bridge.core.session import Repeated, Session
 from eventer_bridge.errors import NotOperationalError
 from eventer_bridge.model import (
     Event,
@@ -31,6 +30,7 @@ from eventer_bridge.model import (
 )
 from eventer_bridge.subscription import Subscription
 from tests.eventer_bridge.backends.oracle import draft, request_key
+from tests.eventer_bridge.backends.putting import put
 from tests.support.shifted import ShiftedClock
 
 HOUR_S: Final = 3600.0
@@ -67,7 +67,7 @@ async def test_a_jump_of_years_is_told_and_ends_registrations_when_it_is_undone(
     clock: ShiftedClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    async with memory.create() as backend, await engine.create(backend, 1) as core:
+    async with await rocksdb.create_temporary() as backend, await engine.create(backend, 1) as core:
         before = await register(core)
         clock.seconds = YEARS_S
         jumped = await told(caplog, "the clock of this machine jumped")
@@ -101,7 +101,7 @@ async def test_a_jump_of_years_is_told_and_ends_registrations_when_it_is_undone(
 async def test_an_hour_is_told_and_harms_nobody(
     clock: ShiftedClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with memory.create() as backend, await engine.create(backend, 1) as core:
+    async with await rocksdb.create_temporary() as backend, await engine.create(backend, 1) as core:
         clock.seconds = HOUR_S
         first = await register(core)
         clock.seconds = 0
@@ -113,7 +113,7 @@ async def test_an_hour_is_told_and_harms_nobody(
 
 
 async def test_nothing_is_registered_after_a_restart_either(clock: ShiftedClock) -> None:
-    async with memory.create() as backend:
+    async with await rocksdb.create_temporary() as backend:
         clock.seconds = YEARS_S
         async with await engine.create(backend, 1) as core:
             wrong = await register(core)
@@ -138,7 +138,11 @@ async def engine_events(backend: Backend) -> list[Event]:
 @contextlib.asynccontextmanager
 async def engine_on(path: Path | None, *rules: RetentionRule) -> AsyncIterator[Engine]:
     """An engine on a store; None: in memory."""
-    opened = memory.create(rules) if path is None else await rocksdb.create(path, retention=rules)
+    opened = (
+        await rocksdb.create_temporary(rules)
+        if path is None
+        else await rocksdb.create(path, retention=rules)
+    )
     async with opened as backend, await engine.create(backend, 1) as core:
         yield core
 
@@ -213,11 +217,9 @@ async def test_nor_one_that_jumped_while_nothing_ran(
 
 async def register_keyed(core: Engine, key: str) -> Event:
     events = [RegisterEvent(("a",), None, None)]
-    [outcome] = core.register_keyed(SOURCE, [events], None, [request_key(key, *events)])
-    assert isinstance(outcome, Session | Repeated)
-    await outcome.committed
-    session = outcome.session if isinstance(outcome, Repeated) else outcome
-    return session.events[0]
+    batch = core.register(SOURCE, events, None, request_key(key, *events))
+    await batch.committed
+    return (batch.first or batch).events[0]
 
 
 @pytest.mark.parametrize("jump_s", [3 * DAY_S, YEARS_S])
@@ -260,7 +262,7 @@ async def test_replicated_keys_of_a_slow_clock_forget_no_others(
             key = request_key(f"of another server {session}", draft("a"))
             if session == 0:  # from here on, they are kept with others
                 let_pass(core, clock, 2 * DAY_S)
-            await core._backend.register([event], None, 0, key)
+            await put(core._backend, [event], None, 0, key)
             if session == 0:
                 first = await register_keyed(core, "1")
         assert await register_keyed(core, "1") == first
@@ -283,7 +285,7 @@ async def test_what_is_held_for_cursors_is_held_over_jumps(
     monkeypatch.setattr(limits, "RETENTION_MIN_PERIOD_S", 0.001)
     rule = RetentionRule((("a",),), max_entries=1)
     async with (
-        memory.create([rule]) as backend,
+        await rocksdb.create_temporary([rule]) as backend,
         await engine.create(backend, 1, hold_s=DURATION_S) as core,
     ):
         let_pass(core, clock, 2 * DURATION_S)

@@ -8,7 +8,7 @@ from types import FrameType
 
 import pytest
 
-from eventer_bridge.backends import memory, rocksdb
+from eventer_bridge.backends import rocksdb
 from eventer_bridge.core.cursors import Cursor, Cursors
 from eventer_bridge.model import EventId
 from eventer_bridge.subscription import EVERYTHING, Subscription
@@ -70,7 +70,7 @@ async def test_what_is_behind_by_then_is_not_what_was_measured(
     change: Callable[[Cursors, Cursor], object],
 ) -> None:
     """Else retention would not wait for what it is behind now."""
-    async with memory.create() as backend:
+    async with await rocksdb.create_temporary() as backend:
         writer = Writer(backend)
         for _ in range(3):
             await writer.session(draft("a"), draft("b"))
@@ -91,7 +91,7 @@ async def test_what_is_behind_by_then_is_not_what_was_measured(
 
 
 async def test_a_cursor_that_goes_on_while_it_is_measured() -> None:
-    async with memory.create() as backend:
+    async with await rocksdb.create_temporary() as backend:
         writer = Writer(backend)
         for _ in range(3):
             await writer.session(draft("a"))

@@ -10,9 +10,10 @@ from eventer_bridge.backends import rocksdb
 from eventer_bridge.backends.base import Backend
 from eventer_bridge.core import engine
 from eventer_bridge.core.engine import Engine
-from eventer_bridge.core.session import REMOTE_SOURCE, Session
+from eventer_bridge.core.session import REMOTE_SOURCE
 from eventer_bridge.errors import InvalidEventError, LimitError, NotOperationalError
 from eventer_bridge.model import Event, EventId, JsonPayload, QueryServerParams, Status, Timestamp
+from eventer_bridge.packed import Batch
 from tests.eventer_bridge.core.engines import SOURCE, Recorder, register, register_event
 
 
@@ -113,7 +114,7 @@ async def test_an_observer_that_leaves_meanwhile_costs_the_others_nothing(
     core: Engine, backend: Backend
 ) -> None:
     class Leaving(Recorder):
-        def on_session(self, session: Session, persisted: bool) -> None:
+        def on_session(self, session: Batch, persisted: bool) -> None:
             super().on_session(session, persisted)
             core.remove_observer(self)
             core.set_hearing(self, registered=True, persisted=True)  # it is not there any more
@@ -159,7 +160,7 @@ async def test_observers_hear_twice_in_order(core: Engine, backend: Backend) -> 
 class Raising(Recorder):
     """An observer that raises whatever it is told."""
 
-    def on_session(self, session: Session, persisted: bool) -> None:
+    def on_session(self, session: Batch, persisted: bool) -> None:
         super().on_session(session, persisted)
         raise ZeroDivisionError
 
@@ -172,7 +173,7 @@ async def test_what_is_persisted_is_told_of_before_it_is_acknowledged(tmp_path: 
     told: list[tuple[int, str]] = []
 
     class Noting(Recorder):
-        def on_session(self, session: Session, persisted: bool) -> None:
+        def on_session(self, session: Batch, persisted: bool) -> None:
             told.append((session.events[0].id.session, "persisted" if persisted else "registered"))
 
     async with await rocksdb.create(tmp_path) as backend, await engine.create(backend, 1) as core:
@@ -312,7 +313,7 @@ class BusyReplication:
         core.add_observer(self)
         self._replicate()
 
-    def on_session(self, session: Session, persisted: bool) -> None:
+    def on_session(self, session: Batch, persisted: bool) -> None:
         if persisted and session.source == REMOTE_SOURCE:
             self._replicate()
 
@@ -345,7 +346,7 @@ async def test_what_observers_are_notified_of_is_known_as_persisted(tmp_path: Pa
     found: list[tuple[EventId, int]] = []
 
     class Looking(Recorder):
-        def on_session(self, session: Session, persisted: bool) -> None:
+        def on_session(self, session: Batch, persisted: bool) -> None:
             last = session.last_id
             found.append((last, core.last_persisted(last.server)))
 

@@ -28,7 +28,6 @@ from eventer_bridge.backends.request_keys import KeyRetention
 from eventer_bridge.backends.retention import RetentionRule
 from eventer_bridge.core.cursors import Cursor, Cursors
 from eventer_bridge.core.engine import Engine
-from eventer_bridge.core.session import Repeated, Session
 from eventer_bridge.errors import RequestKeyError, RequestOrderError
 from eventer_bridge.model import (
     Event,
@@ -36,17 +35,16 @@ from eventer_bridge.model import (
     JsonPayload,
     QueryServerParams,
     RegisterEvent,
-    Source,
-    SourceType,
     Timestamp,
 )
+from eventer_bridge.packed import Batch
 from eventer_bridge.subscription import Subscription
 from tests.eventer_bridge.backends import test_stateful
 from tests.eventer_bridge.backends.oracle import request_key
+from tests.eventer_bridge.core.engines import refusal, submit
 from tests.support.examples import EXAMPLES, examples
 
 STEPS: Final = 30
-SOURCE: Final = Source(SourceType.CONNECTION, 1)
 KEYS: Final = KeyRetention(duration_s=100.0, max_entries=4)
 RULES: Final = (RetentionRule((("noise",),), max_entries=2),)
 
@@ -177,41 +175,40 @@ class ExactlyOnceMachine(RuleBasedStateMachine):
                 request_key(i.key, *events_of(i.content), owner=owner, after=i.after)
                 for i in wanted
             ]
-            made = self.core.register_keyed(
-                SOURCE, [events_of(i.content) for i in wanted], None, keys
-            )
-            for request, outcome in zip(wanted, made, strict=True):
-                self.compare(owner, request, outcome)
-            for outcome in made:
-                if is_patient and isinstance(outcome, Session | Repeated):
-                    await asyncio.wait([outcome.committed])
-                    outcome.committed.result()
+            made = submit(self.core, [events_of(i.content) for i in wanted], keys)
+            for request, batch in zip(wanted, made, strict=True):
+                self.compare(owner, request, batch)
+            for batch in made:
+                if is_patient and refusal(batch) is None:
+                    await asyncio.wait([batch.committed])
+                    batch.committed.result()
 
         self.run(register())
 
-    def compare(self, owner: str, request: Request, outcome: Any) -> None:
+    def compare(self, owner: str, request: Request, batch: Batch) -> None:
         entry, may_know = self.known(owner, request.key)
-        if isinstance(outcome, Repeated):
+        error = refusal(batch)
+        if batch.first is not None:
             assert entry is not None
             assert entry.content == request.content
             assert may_know is not False
-            session = outcome.session
-            assert [*session.events[: session.requested]] == [*entry.events]
-        elif isinstance(outcome, RequestKeyError):
+            first = batch.first
+            assert [*first.events[: first.requested]] == [*entry.events]
+        elif isinstance(error, RequestKeyError):
             assert entry is not None
             assert entry.content != request.content
             assert may_know is not False
-        elif isinstance(outcome, RequestOrderError):
+        elif isinstance(error, RequestOrderError):
             assert may_know is not True
             assert request.after is not None
             assert self.known(owner, request.after)[1] is not True
         else:
-            assert isinstance(outcome, Session)
+            assert error is None
             assert may_know is not True
             assert request.after is None or self.known(owner, request.after)[1] is not False
-            events = outcome.events[: outcome.requested]
+            events = batch.events[: batch.requested]
             assert len(events) == len(events_of(request.content))
-            made = Entry(owner, request.key, request.content, events, outcome.committed)
+            made = Entry(owner, request.key, request.content, events, batch.committed)
             self.entries.append(made)
 
     def known(self, owner: str, key: str) -> tuple[Entry | None, bool | None]:

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from eventer_bridge import limits, slices
 from eventer_bridge.core.fanout import Fanout, Filter
-from eventer_bridge.core.session import REMOTE_SOURCE, Session
 from eventer_bridge.model import Event, EventId, EventType, Timestamp
+from eventer_bridge.packed import Batch, batch_of, stored_batch
 from eventer_bridge.slices import Steps
 from eventer_bridge.subscription import Subscription
+from tests.eventer_bridge.backends.putting import TYPES as TYPE_TABLE
 
 TYPES: list[EventType] = [("a",), ("a", "b"), ("b",), ("c", "d")]
 QUERY_TYPES: list[EventType] = [("*",), ("a", "*"), ("?",), ("b",), ("x",)]
@@ -27,7 +28,7 @@ class Recorder:
         self.told: list[tuple[bytes, int]] = []
         self.heard: list[asyncio.Future[None]] = []
 
-    def notify(self, message: bytes, event_count: int, session: Session) -> None:
+    def notify(self, message: bytes, event_count: int, session: Batch) -> None:
         self.told.append((message, event_count))
 
     def on_failed(self, error: Exception) -> None:
@@ -54,20 +55,24 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
     loop.close()
 
 
-def session_of(loop: asyncio.AbstractEventLoop, *events: tuple[int, EventType]) -> Session:
+def session_of(loop: asyncio.AbstractEventLoop, *events: tuple[int, EventType]) -> Batch:
     """A session of events, each given by its server and its type."""
     made = [
         Event(EventId(server, 1, number), event_type, Timestamp(0, 0), None, None)
         for number, (server, event_type) in enumerate(events, 1)
     ]
-    return Session(REMOTE_SOURCE, len(made), 0, loop.create_future(), made)
+    if not made:
+        return batch_of([], TYPE_TABLE)
+    batch = stored_batch(made, TYPE_TABLE)
+    batch.committed = loop.create_future()
+    return batch
 
 
-def encode(session: Session, indices: Sequence[int]) -> bytes:
+def encode(session: Batch, indices: Sequence[int]) -> bytes:
     return bytes(session.events[i].id.instance - 1 for i in indices)
 
 
-def prepare(session: Session) -> Steps[None]:
+def prepare(session: Batch) -> Steps[None]:
     yield
 
 
@@ -175,7 +180,7 @@ def test_who_comes_later_hears_what_others_did_not_want(
 def test_who_is_to_hear_the_same_shares_a_message(loop: asyncio.AbstractEventLoop) -> None:
     made: list[Sequence[int]] = []
 
-    def keep(session: Session, indices: Sequence[int]) -> bytes:
+    def keep(session: Batch, indices: Sequence[int]) -> bytes:
         made.append(indices)
         return encode(session, indices)
 
@@ -195,10 +200,13 @@ def test_what_is_remembered_of_types_is_bounded(
     fanout = Fanout(encode, prepare)
     for number in range(100):  # all of which each type reaches: 800 bytes
         fanout.add(Recorder(), Filter(Subscription([("*",)]), number, False))
+    types = [(f"{number}",) for number in range(400)]
+    for event_type in types:  # the table of batches has them from now on
+        session_of(loop, (-1, event_type))
     tracemalloc.start()
     try:
-        for number in range(400):
-            fanout.notify(session_of(loop, (-1, (f"{number}",))), False)
+        for event_type in types:
+            fanout.notify(session_of(loop, (-1, event_type)), False)
         assert tracemalloc.get_traced_memory()[1] < 120_000
     finally:
         tracemalloc.stop()
@@ -210,7 +218,7 @@ def test_nothing_is_made_for_those_who_left(
 ) -> None:
     n_encoded = 0
 
-    def count(session: Session, indices: Sequence[int]) -> bytes:
+    def count(session: Batch, indices: Sequence[int]) -> bytes:
         nonlocal n_encoded
         n_encoded += 1
         return b""
@@ -231,7 +239,7 @@ def test_one_that_leaves_while_it_is_notified(loop: asyncio.AbstractEventLoop) -
     one_filter = Filter(Subscription([("a",)]), None, False)
 
     class Leaving(Recorder):
-        def notify(self, message: bytes, event_count: int, session: Session) -> None:
+        def notify(self, message: bytes, event_count: int, session: Batch) -> None:
             super().notify(message, event_count, session)
             fanout.remove(self, one_filter)
 
@@ -249,7 +257,7 @@ def test_one_that_raises_costs_the_others_nothing(loop: asyncio.AbstractEventLoo
     failed: list[Exception] = []
 
     class Raising(Recorder):
-        def notify(self, message: bytes, event_count: int, session: Session) -> None:
+        def notify(self, message: bytes, event_count: int, session: Batch) -> None:
             raise ZeroDivisionError
 
         def on_failed(self, error: Exception) -> None:
@@ -278,7 +286,7 @@ class Closed(Recorder):
 def test_those_for_whom_there_is_no_message_are_closed(
     loop: asyncio.AbstractEventLoop, is_large: bool
 ) -> None:
-    def encode_some(session: Session, indices: Sequence[int]) -> bytes:
+    def encode_some(session: Batch, indices: Sequence[int]) -> bytes:
         if 1 in indices:
             raise MemoryError
         return encode(session, indices)
@@ -317,12 +325,12 @@ def test_who_may_want_what_nobody_could_be_told_of(loop: asyncio.AbstractEventLo
 def test_a_large_session_is_told_of_in_steps(loop: asyncio.AbstractEventLoop) -> None:
     done: list[object] = []
 
-    def encode_in_turn(session: Session, indices: Sequence[int]) -> bytes:
+    def encode_in_turn(session: Batch, indices: Sequence[int]) -> bytes:
         assert session is large
         done.append(indices)
         return b""
 
-    def prepare_in_turn(session: Session) -> Steps[None]:
+    def prepare_in_turn(session: Batch) -> Steps[None]:
         assert session is large
         done.append("prepared")
         yield

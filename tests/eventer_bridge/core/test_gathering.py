@@ -14,11 +14,10 @@ from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.core import engine
 from eventer_bridge.core.engine import Engine
-from eventer_bridge.core.gathering import Gathered
-from eventer_bridge.core.session import Session
 from eventer_bridge.core.session_core import SessionCore
 from eventer_bridge.errors import QuotaError, StorageError
 from eventer_bridge.model import QueryResult, Source, SourceType
+from eventer_bridge.packed import Batch, batch_of
 from tests.eventer_bridge.backends.faults import being_synced, held_sync
 from tests.eventer_bridge.core.engines import register_event
 from tests.support.inprocess import APP, running_gateway
@@ -55,31 +54,17 @@ def latest(*segments: str) -> dict[str, Any]:
     }
 
 
-def test_what_comes_behind_keeps_its_keys() -> None:
-    gathered = Gathered([1], [[register_event("a")]], 1)
-    gathered.add(Gathered([2, 3], [[], [register_event("b")] * 2], 3))
-    assert (gathered.names, gathered.afters) == ((), ())
-    gathered.add(Gathered([4, 5], [[], []], 2, ["k", None], [None, None]))
-    gathered.add(Gathered([6], [[]], 1))
-    gathered.add(Gathered([7], [[register_event("c")]], 1, ("l",), ("k",)))
-    assert gathered.requests == [1, 2, 3, 4, 5, 6, 7]
-    assert [*map(len, gathered.events)] == [1, 0, 2, 0, 0, 0, 1]
-    assert gathered.n_events == 8
-    assert [*gathered.names] == [None, None, None, "k", None, None, "l"]
-    assert [*gathered.afters] == [None, None, None, None, None, None, "k"]
-
-
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[list[Source]]:
     """The sources of each call of the core."""
     found: list[list[Source]] = []
-    register_all = SessionCore.register_all
+    submit = SessionCore.submit
 
-    def noting(core: SessionCore, sources: Sequence[Source], *args: Any) -> Any:
-        found.append([*sources])
-        return register_all(core, sources, *args)
+    def noting(core: SessionCore, batches: list[Batch]) -> None:
+        found.append([batch.source for batch in batches])
+        submit(core, batches)
 
-    monkeypatch.setattr(SessionCore, "register_all", noting)
+    monkeypatch.setattr(SessionCore, "submit", noting)
     return found
 
 
@@ -202,7 +187,7 @@ async def test_a_query_waits_for_the_last_of_several_commits(
         await peer.request(register_req(0, event("a")))
         with held_sync() as may_sync:
             peer.send(register_req(1, event("a")))
-            await being_synced(gateway._backend)
+            await being_synced(gateway.backend)
             messages = register_req(2, event("a")), latest("a")
             peer.send_together(messages)
             while not awaited:
@@ -253,7 +238,7 @@ async def test_a_mistake_of_ours_ends_their_connections(
         peers_of(gateway.mariner.port) as peers,
     ):
         with monkeypatch.context() as patch:
-            patch.setattr(SessionCore, "register_all", fail)
+            patch.setattr(SessionCore, "submit", fail)
             send_at_the_same_time(peers[:2], *[register_req(1, event("a"))] * 2)
             for peer in peers[:2]:
                 assert await peer.is_closed_by_server()
@@ -267,12 +252,19 @@ async def test_new_types_count_for_who_brings_them(tmp_path: Path) -> None:
     async with await rocksdb.create(tmp_path) as backend, await engine.create(backend, 7) as core:
         first = core.register(ours, [known])
         await first.committed
-        core.check_types([new])  # it is known to be a type, but nobody brought it
-        outcomes = core.register_all([ours, other], [[known], [new]], quotas)
-        assert [type(i) for i in outcomes] == [Session, QuotaError]
-        outcomes = core.register_all([other, ours], [[known], [new]], quotas[::-1])
-        assert [type(i) for i in outcomes] == [Session, Session]
-        assert [i.source for i in outcomes if isinstance(i, Session)] == [other, ours]
+        core.check_types([new.type])  # it is known to be a type, but nobody brought it
+
+        async def submit(*sources: Source) -> list[BaseException | None]:
+            """Register the known type and the new one, each for another source."""
+            batches = [batch_of([i], core.types) for i in (known, new)]
+            for batch, source in zip(batches, sources, strict=True):
+                batch.source, batch.quota = source, quotas[source.id - 1]
+            core.submit(batches)
+            await asyncio.wait({batch.committed for batch in batches})
+            return [batch.committed.exception() for batch in batches]
+
+        assert [*map(type, await submit(ours, other))] == [type(None), QuotaError]
+        assert await submit(other, ours) == [None, None]
         await backend.flush()
         assert backend.types_cost("client a") > 0
         assert backend.types_cost("client b") == 0

@@ -4,24 +4,21 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from eventer_bridge import limits
-from eventer_bridge.backends import memory, rocksdb
+from eventer_bridge.backends import rocksdb
 from eventer_bridge.backends.reader_rows import cursor_key
 from eventer_bridge.core import group_events
 from eventer_bridge.core.cursors import Cursor, Cursors
 from eventer_bridge.core.engine import Engine
 from eventer_bridge.core.group_events import ToldCursor, ToldParked
-from eventer_bridge.core.hand_over import HandOver
-from eventer_bridge.core.session import Repeated, Session
 from eventer_bridge.errors import (
     ControlError,
-    EventerBridgeError,
     InvalidEventError,
     StorageError,
 )
@@ -35,15 +32,14 @@ from eventer_bridge.model import (
     QueryServerParams,
     QueryTimeseriesParams,
     RegisterEvent,
-    Source,
-    SourceType,
     Timestamp,
 )
+from eventer_bridge.packed import Batch
 from eventer_bridge.subscription import Subscription
 from tests.eventer_bridge.backends.oracle import request_key
+from tests.eventer_bridge.core.engines import SOURCE, submit
 from tests.support.shifted import ShiftedClock
 
-SOURCE = Source(SourceType.CONNECTION, 7)
 REQUEST: EventType = ("event", "1", "request")
 
 
@@ -56,7 +52,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 @contextlib.asynccontextmanager
 async def member(server_id: int, *, is_in_group: bool = True) -> AsyncIterator[Engine]:
     """A server of a group; it is not OPERATIONAL."""
-    backend = memory.create()
+    backend = await rocksdb.create_temporary()
     core = Engine(backend, server_id, is_in_group=is_in_group)
     try:
         yield core
@@ -90,10 +86,9 @@ def of(*segments: str) -> RegisterEvent:
     return RegisterEvent(segments, None, JsonPayload.of(1))
 
 
-def events_of(outcome: Session | Repeated | EventerBridgeError) -> list[EventId]:
-    assert not isinstance(outcome, EventerBridgeError)
-    session = outcome.session if isinstance(outcome, Repeated) else outcome
-    return [i.id for i in session.events[: session.requested]]
+def events_of(batch: Batch) -> list[EventId]:
+    batch = batch.first or batch
+    return [i.id for i in batch.events[: batch.requested]]
 
 
 async def test_a_key_is_the_last_event_of_its_session_and_goes_with_it() -> None:
@@ -101,33 +96,22 @@ async def test_a_key_is_the_last_event_of_its_session_and_goes_with_it() -> None
         requests = [[of("a"), of("b")], [of("c")]]
         for n_before in range(2):  # one by one, and at one go
             keys = [request_key(f"{n_before}{i[0].type}", *i) for i in requests]
-            first = active.register_keyed(SOURCE, requests, None, keys)
-            await asyncio.wait([i.committed for i in first if isinstance(i, Session)])
+            first = submit(active, requests, keys)
+            await asyncio.wait({i.committed for i in first})
             await replicate(active, standby)
-            for outcome in first:
-                assert isinstance(outcome, Session)
-                told = group_events.request_in(outcome.events)
-                assert told in keys
-                assert outcome.events[-1].type == REQUEST
-                assert outcome.requested == len(outcome.events) - 1
+            for batch in first:
+                assert group_events.request_in(batch.events) in keys
+                assert batch.events[-1].type == REQUEST
+                assert batch.requested == len(batch.events) - 1
             await standby.start()
-            again = standby.register_keyed(SOURCE, requests, None, keys)
+            again = submit(standby, requests, keys)
+            assert all(i.first for i in again)
             assert [*map(events_of, again)] == [*map(events_of, first)]
             await standby.stop()
         assert active.pending_events == 0
 
 
-async def test_they_are_handed_over_together_once_there_was_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    together: list[int] = []
-    hand_over = HandOver.together
-
-    def noting(self: HandOver, requests: Sequence[Any], *args: Any) -> Any:
-        together.append(len(requests))
-        return hand_over(self, requests, *args)
-
-    monkeypatch.setattr(HandOver, "together", noting)
+async def test_they_are_committed_together(tmp_path: Path) -> None:
     async with (
         await rocksdb.create(tmp_path / "store") as backend,
         Engine(backend, 1, is_in_group=True) as core,
@@ -137,25 +121,22 @@ async def test_they_are_handed_over_together_once_there_was_one(
         await core.register(SOURCE, requests[0]).committed
         for n_before in range(3):
             keys = [request_key(f"{n_before} {len(i)}", *i) for i in requests]
-            for outcome in core.register_keyed(SOURCE, requests, None, keys):
-                assert isinstance(outcome, Session)
-                await outcome.committed
-                assert group_events.request_in(outcome.events) in keys
-        assert together == [2, 2]  # the first ones brought the type of what is told
+            batches = submit(core, requests, keys)
+            assert len({i.committed for i in batches}) == 1
+            await batches[0].committed
+            assert [group_events.request_in(i.events) for i in batches] == keys
         assert core.pending_events == 0
 
 
 async def test_without_a_group_nobody_is_told() -> None:
     async with member(1, is_in_group=False) as core:
         await core.start()
-        (outcome,) = core.register_keyed(SOURCE, [[of("a")]], None, [request_key("k", of("a"))])
-        assert isinstance(outcome, Session)
-        assert len(outcome.events) == 1
+        batch = core.register(SOURCE, [of("a")], None, request_key("k", of("a")))
+        assert len(batch.events) == 1
         await core.replicate(
             [event_of(REQUEST_OF_2, {"client": "app", "key": "x", "digest": "A" * 22 + "=="})]
         )
-        (other,) = core.register_keyed(SOURCE, [[of("a")]], None, [request_key("x", of("a"))])
-        assert isinstance(other, Session)
+        assert core.register(SOURCE, [of("a")], None, request_key("x", of("a"))).first is None
 
 
 REQUEST_OF_2: EventType = ("event", "2", "request")
@@ -384,7 +365,7 @@ async def test_a_server_that_comes_back_tells_what_it_could_not() -> None:
     async with group() as (active, standby):
         cursors_of(standby).acknowledge(take(standby), [at(4)])
         cursors_of(standby).park(take(standby), {at(3): "x"})
-        assert not standby._told_sessions  # it is STANDBY
+        assert not standby._published_sessions  # it is STANDBY
         backend = active._backend
         await cursors_of(active).flush()
         cursor = take(active)
@@ -408,13 +389,13 @@ async def test_readers_of_everything_do_not_have_it_told_for_ever() -> None:
             last = active.last_persisted(1)
             cursors_of(active).acknowledge(cursor, [at(last)])
             await active._tell_of_cursors()
-        n_told = len(active._told_sessions)
+        n_told = len(active._published_sessions)
         assert n_told <= 3
         session = active.register(SOURCE, [of("a")])
         await session.committed
         cursors_of(active).acknowledge(cursor, [session.last_id])
         await active._tell_of_cursors()
-        assert len(active._told_sessions) == n_told + 1
+        assert len(active._published_sessions) == n_told + 1
 
 
 async def test_the_number_of_cursors_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
@@ -442,7 +423,7 @@ async def test_many_cursors_are_told_of_in_turns() -> None:
         for i in range(limits.TOLD_CURSORS * 2 + 1):
             take(active, name=f"c{i}")
         await active._tell_of_cursors()
-        assert len(active._told_sessions) == 3
+        assert len(active._published_sessions) == 3
         await replicate(active, standby)
         assert len([*cursors_of(standby)]) == limits.TOLD_CURSORS * 2 + 1
 

@@ -17,12 +17,10 @@ from hat.event import eventer
 from hat.event.backends.lmdb import common as hat_db
 
 from eventer_bridge import limits
-from eventer_bridge.backends import rocksdb
+from eventer_bridge.backends import hat_lmdb, rocksdb
 from eventer_bridge.backends.base import Backend, HighWaterMark
-from eventer_bridge.backends.hat_lmdb import database as hat_lmdb
 from eventer_bridge.backends.rocksdb import control
-from eventer_bridge.backends.rocksdb.verified_rows import Finding
-from eventer_bridge.backends.rocksdb.verify import ext_verify
+from eventer_bridge.backends.rocksdb.verify import Finding, ext_verify
 from eventer_bridge.core import hat_import
 from eventer_bridge.core.hat_import import Imported
 from eventer_bridge.errors import StorageError, StoreDamagedError, StoreFormatError

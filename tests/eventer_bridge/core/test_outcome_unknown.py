@@ -12,7 +12,6 @@ from eventer_bridge.backends import rocksdb
 from eventer_bridge.backends.rocksdb import RocksDbBackend
 from eventer_bridge.core import engine
 from eventer_bridge.core.engine import Engine
-from eventer_bridge.core.session import Session
 from eventer_bridge.errors import OutcomeUnknownError, StorageError
 from eventer_bridge.model import (
     Event,
@@ -25,6 +24,7 @@ from eventer_bridge.model import (
 )
 from eventer_bridge.modules.base import ModuleEngine
 from eventer_bridge.modules.loading import ModuleConf
+from eventer_bridge.packed import Batch
 from eventer_bridge.slices import Steps
 from tests.eventer_bridge.backends.faults import failing_for_good, full_disk, recovered
 from tests.eventer_bridge.modules.scripted import CONNECTION, NAME, Scripted
@@ -48,7 +48,7 @@ class Hearing:
         self.statuses: list[Status] = []
         core.add_observer(self)
 
-    def on_session(self, session: Session, persisted: bool) -> None:
+    def on_session(self, session: Batch, persisted: bool) -> None:
         first = session.events[0].id
         self.told.append((first.server, first.session, persisted))
 

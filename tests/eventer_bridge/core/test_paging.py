@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from eventer_bridge import limits
-from eventer_bridge.backends import memory
+from eventer_bridge.backends import rocksdb
 from eventer_bridge.backends.base import Backend
 from eventer_bridge.core.paging import query_all, query_pages
 from eventer_bridge.errors import RemoteProtocolError
@@ -42,7 +42,7 @@ def recorded(backend: Backend, asked: list[QueryParams]) -> Callable[..., Awaita
 async def test_latest_goes_on_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MAX_LATEST_RESULTS", 3)
     asked: list[QueryParams] = []
-    async with memory.create() as backend:
+    async with await rocksdb.create_temporary() as backend:
         events = await Writer(backend).session(*numbered(*"abcdefgh"))
         query = recorded(backend, asked)
         for limit, n_queries in (None, 3), (8, 3), (7, 3), (6, 2), (1, 1), (0, 0):
@@ -56,7 +56,7 @@ async def test_a_server_that_does_not_know_how_to_go_on_with_the_latest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(limits, "MAX_LATEST_RESULTS", 3)
-    async with memory.create() as backend:
+    async with await rocksdb.create_temporary() as backend:
         writer = Writer(backend)
         events = await writer.session(*numbered(*"abcdefgh"))
 
@@ -76,7 +76,7 @@ async def test_a_server_that_does_not_know_how_to_go_on_with_the_latest(
 async def test_latest_behind_a_deleted_event_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MAX_LATEST_RESULTS", 2)
     clock = TestClock()
-    async with memory.create([rule("*", max_entries=4)], clock) as backend:
+    async with await rocksdb.create_temporary([rule("*", max_entries=4)], clock) as backend:
         writer = Writer(backend)
         await writer.session(*numbered(*"abcd"))
         pages = query_pages(backend.query, QueryLatestParams())
@@ -91,7 +91,7 @@ async def test_latest_behind_a_deleted_event_is_told(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("order", list(Order))
 async def test_a_timeseries_goes_on_where_retention_deleted_its_last_event(order: Order) -> None:
     clock = TestClock()
-    async with memory.create([rule("a", duration=100)], clock) as backend:
+    async with await rocksdb.create_temporary([rule("a", duration=100)], clock) as backend:
         writer = Writer(backend)
         # sessions larger than a page, so that many events have one timestamp
         for _ in range(4):
@@ -116,7 +116,7 @@ async def test_a_timeseries_goes_on_where_retention_deleted_its_last_event(order
 @pytest.mark.usefixtures("hurry")
 async def test_that_a_timeseries_is_not_whole_is_told() -> None:
     clock = TestClock()
-    async with memory.create([rule("a", duration=100)], clock) as backend:
+    async with await rocksdb.create_temporary([rule("a", duration=100)], clock) as backend:
         writer = Writer(backend)
         await writer.session(*[draft("a", n) for n in range(9)], draft("b", 100))
         params = msgspec.structs.replace(ASCENDING, order_by=OrderBy.SOURCE_TIMESTAMP)
@@ -135,7 +135,7 @@ async def test_that_a_timeseries_is_not_whole_is_told() -> None:
 )
 async def test_the_rest_may_be_gone_meanwhile(params: QueryParams, n_found: int) -> None:
     clock = TestClock()
-    async with memory.create([rule("*", duration=100)], clock) as backend:
+    async with await rocksdb.create_temporary([rule("*", duration=100)], clock) as backend:
         writer = Writer(backend)
         for _ in range(9):
             await writer.session(draft("a"))
@@ -150,7 +150,7 @@ async def test_the_rest_may_be_gone_meanwhile(params: QueryParams, n_found: int)
 
 
 async def test_unique_types_are_those_of_the_first_page() -> None:
-    async with memory.create() as backend:
+    async with await rocksdb.create_temporary() as backend:
         writer = Writer(backend)
         events = await writer.session(*numbered(*"abcdefghi"))
         params = QueryTimeseriesParams(unique_type=True, max_results=4)
@@ -179,7 +179,7 @@ async def test_a_server_that_sends_the_same_pages_again(
     params: QueryParams, n_pages: int, has_one_timestamp: bool
 ) -> None:
     n_asked = 0
-    async with memory.create() as backend:
+    async with await rocksdb.create_temporary() as backend:
         writer = Writer(backend)
         if has_one_timestamp:
             await writer.session(*numbered(*"abcdefghijklmn"))
@@ -203,7 +203,7 @@ async def test_a_server_that_sends_the_same_pages_again(
 
 
 async def test_a_server_that_always_sends_the_newest_events() -> None:
-    async with memory.create() as backend:
+    async with await rocksdb.create_temporary() as backend:
         writer = Writer(backend)
         await writer.session(*numbered(*"abc"))
 
@@ -219,7 +219,7 @@ async def test_a_server_that_always_sends_the_newest_events() -> None:
 
 
 async def test_a_server_that_ends_and_begins_again() -> None:
-    async with memory.create() as backend:
+    async with await rocksdb.create_temporary() as backend:
         writer = Writer(backend)
         events = [*await writer.session(draft("a")), *await writer.session(draft("b"))]
         n_asked = 0

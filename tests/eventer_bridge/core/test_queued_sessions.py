@@ -14,24 +14,22 @@ from eventer_bridge.backends.rocksdb import RocksDbBackend
 from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.core import engine
 from eventer_bridge.core.engine import Engine
-from eventer_bridge.core.hand_over import HandOver
 from eventer_bridge.core.keyed_requests import KeyedRequests
-from eventer_bridge.core.session import Repeated, Session
-from eventer_bridge.core.type_checks import TypeChecks
+from eventer_bridge.core.validation import TypeChecks
 from eventer_bridge.errors import (
-    EventerBridgeError,
     OutcomeUnknownError,
     QuotaError,
     RequestOrderError,
     StorageError,
 )
 from eventer_bridge.model import QueryServerParams, RegisterEvent
+from eventer_bridge.packed import Batch
 from eventer_bridge.slices import Steps
 from mariner.wire import codec
 from tests.eventer_bridge.backends.consistency import check_store
 from tests.eventer_bridge.backends.faults import full_disk, recovered
 from tests.eventer_bridge.backends.oracle import request_key
-from tests.eventer_bridge.core.engines import SOURCE, Recorder, register_event
+from tests.eventer_bridge.core.engines import SOURCE, Recorder, register_event, submit
 from tests.eventer_bridge.packed.support import compiled, decode_events, event_text, request
 
 QUOTA = TypeQuota("client", 300)
@@ -60,11 +58,10 @@ async def core(backend: RocksDbBackend) -> AsyncIterator[Engine]:
 def make(request: pytest.FixtureRequest, core: Engine) -> Make:
     if request.param == "decoded":
         return decode_events
-    known = core.known_types(codec.read_type)
-    assert known is not None
+    types = core.type_table(codec.read_type)
 
     def pack(message: bytes) -> Sequence[RegisterEvent]:
-        found = packed.pack(message, known, decode_events)
+        found = packed.read_json(message, types, decode_events)
         assert found is not None
         return found
 
@@ -72,20 +69,20 @@ def make(request: pytest.FixtureRequest, core: Engine) -> Make:
 
 
 @pytest.fixture
-def alone(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many events each session had that was handed over by itself, and at once."""
+def calls(backend: RocksDbBackend, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many sessions came with each call of the backend, of which the first is large."""
     found: list[int] = []
-    at_once = HandOver.at_once
+    register = backend.register
 
-    def noted(self: HandOver, events: Any, *arguments: Any, **further: Any) -> Any:
-        found.append(len(events))
-        return at_once(self, events, *arguments, **further)
+    def noted(batches: list[Batch], *arguments: Any) -> Any:
+        found.append(len(batches))
+        return register(batches, *arguments)
 
-    monkeypatch.setattr(HandOver, "at_once", noted)
+    monkeypatch.setattr(backend, "register", noted)
     return found
 
 
-def begin_large(core: Engine, *, key: RequestKey | None = None) -> Session:
+def begin_large(core: Engine, *, key: RequestKey | None = None) -> Batch:
     """A session that is handed over in steps: of many new types."""
     names = [f"t{n}" for n in range(limits.MANY_NEW_TYPES + 1)]
     large = core.register(SOURCE, [register_event(i) for i in names], QUOTA, key)
@@ -94,20 +91,15 @@ def begin_large(core: Engine, *, key: RequestKey | None = None) -> Session:
     return large
 
 
-def register_all(core: Engine, requests: Sequence[Sequence[RegisterEvent]]) -> list[Session]:
-    outcomes = core.register_all([SOURCE] * len(requests), requests, [QUOTA] * len(requests))
-    sessions = [i for i in outcomes if isinstance(i, Session)]
-    assert len(sessions) == len(requests)
-    return sessions
+def register_all(
+    core: Engine,
+    requests: Sequence[Sequence[RegisterEvent]],
+    keys: Sequence[RequestKey] = (),
+) -> list[Batch]:
+    return submit(core, requests, keys, QUOTA)
 
 
-def register_keyed(
-    core: Engine, requests: Sequence[Sequence[RegisterEvent]], keys: Sequence[RequestKey]
-) -> list[Session | Repeated | EventerBridgeError]:
-    return [*core.register_keyed(SOURCE, requests, QUOTA, keys)]
-
-
-async def decided(sessions: Sequence[Session]) -> list[BaseException | None]:
+async def decided(sessions: Sequence[Batch]) -> list[BaseException | None]:
     await asyncio.wait({i.committed for i in sessions})
     return [i.committed.exception() for i in sessions]
 
@@ -119,7 +111,7 @@ def check_idle(core: Engine) -> None:
 
 
 async def test_they_are_handed_over_and_committed_together(
-    core: Engine, make: Make, alone: list[int]
+    core: Engine, make: Make, calls: list[int]
 ) -> None:
     recorder = Recorder()
     core.add_observer(recorder)
@@ -138,8 +130,8 @@ async def test_they_are_handed_over_and_committed_together(
     ids = [i.events[0].id.session for i in (large, *first, *second)]
     assert ids == [*range(ids[0], ids[0] + 6)]
     assert [(i.requested, len(i.events)) for i in first] == [(2, 2), (1, 1)]
-    assert (first[0].payload_bytes, alone) == (3, [])
-    assert [i.packed is None for i in second] == [make is decode_events] * 3
+    assert first[0].payload_bytes == 3
+    assert calls == [2, 3]
     found = (await core.query(QueryServerParams(1))).events
     stored = [event for i in (*first, *second) for event in i.events]
     assert [*found[-6:]] == stored
@@ -154,24 +146,23 @@ def one(event_type: str, source: int) -> bytes:
 
 
 async def test_what_comes_out_of_order_becomes_a_session_as_well(
-    core: Engine, make: Make, alone: list[int]
+    core: Engine, make: Make, calls: list[int]
 ) -> None:
     large = begin_large(core)
-    # the first type is not stored with source timestamps in order any more
+    # so many that the first type is not stored in the order of source timestamps any more
     sessions = register_all(core, [make(one("a", 9 - i)) for i in range(30)])
     assert {*await decided([large, *sessions])} == {None}
     assert [i.events[0].source_timestamp.s for i in sessions if i.events[0].source_timestamp] == [
         *range(9, -21, -1)
     ]
-    assert all(i.packed is None for i in sessions)
     found = (await core.query(QueryServerParams(1))).events
     assert [*found[-30:]] == [i.events[0] for i in sessions]
-    assert alone == []
+    assert calls == [30]
     check_idle(core)
 
 
 async def test_types_that_are_not_stored_yet_come_one_by_one(core: Engine) -> None:
-    core.check_types([register_event("new")], QUOTA)
+    core.check_types([("new",)], QUOTA)
     large = begin_large(core)
     sessions = register_all(core, [[register_event("a")], [register_event("new")]])
     assert sessions[0].committed is not sessions[1].committed
@@ -179,21 +170,19 @@ async def test_types_that_are_not_stored_yet_come_one_by_one(core: Engine) -> No
     check_idle(core)
 
 
-async def test_request_keys_are_kept(core: Engine, make: Make, alone: list[int]) -> None:
+async def test_request_keys_are_kept(core: Engine, make: Make, calls: list[int]) -> None:
     begin_large(core)
     messages = [one("a", 11), one("a", 12)]
     keys = [request_key(name, *decode_events(i)) for name, i in zip("xy", messages, strict=True)]
-    first = register_keyed(core, [*map(make, messages)], keys)
-    again = register_keyed(core, [*map(make, messages)], keys)
-    sessions = [i for i in first if isinstance(i, Session)]
-    assert len(sessions) == 2
+    sessions = register_all(core, [*map(make, messages)], keys)
+    again = register_all(core, [*map(make, messages)], keys)
+    assert [i.first for i in sessions] == [None, None]
     assert await decided(sessions) == [None, None]
-    assert [i.session for i in again if isinstance(i, Repeated)] == sessions
-    later = register_keyed(core, [*map(make, messages)], keys)
-    assert [i.session.events for i in later if isinstance(i, Repeated)] == [
-        [*i.events] for i in sessions
-    ]
-    assert alone == []
+    assert [i.first for i in again] == sessions
+    later = register_all(core, [*map(make, messages)], keys)
+    assert [i.first for i in later] == later
+    assert [[*i.events] for i in later] == [[*i.events] for i in sessions]
+    assert calls == [2]
     check_idle(core)
 
 
@@ -201,18 +190,16 @@ async def test_they_fail_with_the_one_that_they_come_after(core: Engine, make: M
     large_key, one_more = request_key("large"), TypeQuota("other", 1)
     names = [f"t{n}" for n in range(limits.MANY_NEW_TYPES + 1)]
     events = [register_event(i) for i in names]
-    [large] = core.register_keyed(SOURCE, [events], one_more, [large_key])
+    large = core.register(SOURCE, events, one_more, large_key)
     messages = [one("a", 11), one("a", 12)]
     after: list[str | None] = ["large", "x"]
     keys = [
         request_key(name, *decode_events(message), after=i)
         for name, message, i in zip("xy", messages, after, strict=True)
     ]
-    behind = register_keyed(core, [*map(make, messages)], keys)
+    behind = register_all(core, [*map(make, messages)], keys)
     others = register_all(core, [make(one("b", 11))])
-    assert isinstance(large, Session)
-    sessions = [i for i in behind if isinstance(i, Session)]
-    errors = await decided([large, *sessions, *others])
+    errors = await decided([large, *behind, *others])
     assert [type(i) for i in errors] == [QuotaError, *[RequestOrderError] * 2, type(None)]
     assert str(errors[1]) == "request_key 'large', its after_key, is not stored"
     check_idle(core)

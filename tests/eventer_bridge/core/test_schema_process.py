@@ -20,7 +20,7 @@ async def start(timeout_s: float) -> Process:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
-        "eventer_bridge.core.schema_process",
+        "eventer_bridge.core.payload_schemas",
         str(timeout_s),
         stdin=PIPE,
         stdout=PIPE,

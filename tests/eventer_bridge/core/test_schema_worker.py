@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from eventer_bridge import limits
-from eventer_bridge.core.schema_worker import Check, SchemaCheckError, SchemaWorker
+from eventer_bridge.core.payload_schemas import Check, SchemaCheckError, SchemaWorker
 from tests.support.schemas import ENDLESS, NUMBERS, checkers
 
 

@@ -9,8 +9,7 @@ import pytest
 
 from eventer_bridge import limits
 from eventer_bridge.core import tokens
-from eventer_bridge.core.scrypt_checks import ScryptChecks
-from eventer_bridge.core.tokens import TokenHash
+from eventer_bridge.core.tokens import ScryptChecks, TokenHash
 
 SALT = bytes(16)
 GOOD = TokenHash(tokens.ext_scrypt("good", SALT), SALT)

@@ -7,16 +7,11 @@ import pytest
 
 from eventer_bridge import limits
 from eventer_bridge.backends.dummy import DummyBackend
-from eventer_bridge.core.session import (
-    REMOTE_SOURCE,
-    Session,
-    SessionIdAllocator,
-    payload_bytes,
-    payload_sizes,
-)
+from eventer_bridge.core.session import SessionIdAllocator, payload_bytes
 from eventer_bridge.errors import LimitError, StorageError
 from eventer_bridge.model import Event, EventId, JsonPayload, RegisterEvent, Timestamp
-from eventer_bridge.slices import at_once
+from eventer_bridge.packed import batch_of, stored_batch
+from tests.eventer_bridge.backends.putting import TYPES
 
 
 class SlowDisk(DummyBackend):
@@ -99,29 +94,8 @@ async def test_no_id_is_given_after_they_were_given_back() -> None:
             allocator.next_sessions()
 
 
-async def test_events_in_steps_are_those_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "STEP_EVENTS", 4)
-    monkeypatch.setattr(Timestamp, "now", lambda: Timestamp(5, 6))
-    events = [
-        RegisterEvent((f"{i}",), Timestamp(i, 0) if i % 2 else None, JsonPayload.of(i))
-        for i in range(9)
-    ]
-    async with DummyBackend() as backend:
-        allocator = SessionIdAllocator(backend, 7)
-        steps = allocator.create_events_in_steps(3, events)
-        for _ in range(3):
-            next(steps)
-        in_steps = at_once(steps)
-        assert in_steps == allocator.create_events(3, events, allocator.now())
-    assert [i.id for i in in_steps] == [EventId(7, 3, i) for i in range(1, 10)]
-    assert [(i.type, i.source_timestamp, i.payload) for i in in_steps] == [
-        (i.type, i.source_timestamp, i.payload) for i in events
-    ]
-    assert {i.timestamp for i in in_steps} == {Timestamp(5, 6)}
-
-
-@pytest.mark.parametrize("sizes", [(1,), (1, 1, 1), (2, 1, 3), (130,)])
-async def test_events_of_several_sessions_are_those_of_each(
+@pytest.mark.parametrize("sizes", [(1,), (1, 1, 1), (2, 0, 3), (130,)])
+async def test_batches_get_consecutive_sessions_of_one_moment(
     sizes: Sequence[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Timestamp, "now", lambda: Timestamp(5, 6))
@@ -129,17 +103,23 @@ async def test_events_of_several_sessions_are_those_of_each(
         [RegisterEvent((f"{i}",), Timestamp(i, 0), JsonPayload.of(n)) for i in range(n)]
         for n in sizes
     ]
+    batches = [batch_of(events, TYPES) for events in requests]
+    assert not any(batch.events for batch in batches)  # they have no ids yet
     async with DummyBackend() as backend:
         allocator = SessionIdAllocator(backend, 7)
-        together = allocator.create_sessions(3, requests)
-        now = allocator.now()
-        each = [allocator.create_events(i, events, now) for i, events in enumerate(requests, 3)]
-    assert [[*events] for events in together] == each
-    assert payload_sizes(requests) == [*map(payload_bytes, requests)]
+        allocator.assign(batches, 3)
+    moment = Timestamp(5, 6)
+    assert [[*batch.events] for batch in batches] == [
+        [
+            Event(EventId(7, session, instance), i.type, moment, i.source_timestamp, i.payload)
+            for instance, i in enumerate(events, 1)
+        ]
+        for session, events in enumerate(requests, 3)
+    ]
+    assert [batch.payload_bytes for batch in batches] == [*map(payload_bytes, requests)]
 
 
 async def test_its_text_does_not_have_its_events() -> None:
     """It is in the text of callbacks, which asyncio logs."""
-    committed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     events = [Event(EventId(1, 1, 1), ("a",), Timestamp(1, 0), None, None)] * 1_000
-    assert len(repr(Session(REMOTE_SOURCE, 1_000, 0, committed, events))) < 100
+    assert len(repr(stored_batch(events, TYPES))) < 100

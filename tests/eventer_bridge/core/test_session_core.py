@@ -14,11 +14,12 @@ from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.core import engine
 from eventer_bridge.core.conditions import Conditions
 from eventer_bridge.core.engine import Engine
-from eventer_bridge.core.session import Session
-from eventer_bridge.errors import EventerBridgeError, LimitError, QuotaError
+from eventer_bridge.errors import LimitError, QuotaError
 from eventer_bridge.model import Event, EventId, QueryServerParams, RegisterEvent, Timestamp
+from eventer_bridge.packed import Batch
 from eventer_bridge.slices import Steps
-from tests.eventer_bridge.core.engines import SOURCE, Recorder, register_event
+from tests.eventer_bridge.backends.putting import put, put_all
+from tests.eventer_bridge.core.engines import SOURCE, Recorder, refusal, register_event, submit
 from tests.eventer_bridge.modules import scripted
 from tests.eventer_bridge.modules.scripted import Scripted
 
@@ -58,7 +59,7 @@ class Outcome(Recorder):
     async def run(
         self,
         path: Path,
-        register: Callable[[Engine, TypeQuota], list[Session | EventerBridgeError]],
+        register: Callable[[Engine, TypeQuota], list[Batch]],
         **arguments: Any,
     ) -> None:
         async with (
@@ -68,30 +69,21 @@ class Outcome(Recorder):
             await asyncio.wait([core.register(SOURCE, [A, B]).committed])
             core.add_observer(self)
             outcomes = register(core, TypeQuota("client a", 2))
-            commits = [i.committed for i in outcomes if isinstance(i, Session)]
+            commits = [i.committed for i in outcomes if refusal(i) is None]
             self.groups = [commits.index(i) for i in commits]
             self.pending = (core.pending_events, core._pending_bytes)
             for outcome in outcomes:
-                if isinstance(outcome, Session):
-                    await asyncio.wait([outcome.committed])
-                    error = outcome.committed.exception()
-                    events = list(outcome.events)
-                    n_events, n_bytes = outcome.requested, outcome.payload_bytes
-                    self.outcomes.append((outcome.source, n_events, n_bytes, events, str(error)))
+                await asyncio.wait([outcome.committed])
+                if error := outcome.committed.exception():
+                    self.outcomes.append((type(error), str(error)))
                 else:
-                    self.outcomes.append((type(outcome), str(outcome)))
+                    n_events, n_bytes = outcome.requested, outcome.payload_bytes
+                    self.outcomes.append((outcome.source, n_events, n_bytes, [*outcome.events]))
             await backend.flush()
             assert (core.pending_events, core._pending_bytes, core._n_own) == (0, 0, 0)
             stored = (await core.query(QueryServerParams(7))).events
             self.stored = [i for i in stored if i.id.session > 1]  # STARTED names the store
             core.remove_observer(self)
-
-
-def register_all(
-    core: Engine, requests: Sequence[Sequence[RegisterEvent]], quota: TypeQuota | None = None
-) -> list[Session | EventerBridgeError]:
-    """All of one client."""
-    return [*core.register_all([SOURCE] * len(requests), requests, [quota] * len(requests))]
 
 
 @pytest.mark.parametrize("arguments", ["", "conditions", "modules"])
@@ -109,17 +101,11 @@ async def test_together_they_are_as_one_after_the_other(
         further["modules"] = [{"module": scripted.NAME, "make": Scripted}]
     requests = REQUESTS[name]
 
-    def one_by_one(core: Engine, quota: TypeQuota) -> list[Session | EventerBridgeError]:
-        outcomes: list[Session | EventerBridgeError] = []
-        for request in (*requests, *FURTHER):
-            try:
-                outcomes.append(core.register(SOURCE, request, quota))
-            except EventerBridgeError as e:
-                outcomes.append(e)
-        return outcomes
+    def one_by_one(core: Engine, quota: TypeQuota) -> list[Batch]:
+        return [j for i in (*requests, *FURTHER) for j in submit(core, [i], (), quota)]
 
-    def at_once(core: Engine, quota: TypeQuota) -> list[Session | EventerBridgeError]:
-        return [j for i in (requests, FURTHER) for j in register_all(core, i, quota)]
+    def at_once(core: Engine, quota: TypeQuota) -> list[Batch]:
+        return [j for i in (requests, FURTHER) for j in submit(core, i, (), quota)]
 
     expected, together = Outcome(), Outcome()
     await expected.run(tmp_path / "1", one_by_one, **further)
@@ -148,28 +134,26 @@ async def test_they_are_committed_together(tmp_path: Path) -> None:
     ):
         await asyncio.wait([core.register(SOURCE, [A, B]).committed])
         commits.clear()
-        outcomes = register_all(core, [[A], [B, A], [A]])
-        commit = {i.committed for i in outcomes if isinstance(i, Session)}
+        batches = submit(core, [[A], [B, A], [A]])
+        commit = {i.committed for i in batches}
         assert len(commit) == 1
         await asyncio.wait(commit)
         assert commits == [4]
-        assert {i.events[0].timestamp for i in outcomes if isinstance(i, Session)} == {
-            max(i.events[0].timestamp for i in outcomes if isinstance(i, Session))
-        }
+        assert len({i.events[0].timestamp for i in batches}) == 1
 
 
-async def test_whoever_cannot_be_stored_does_not_fail_the_others(tmp_path: Path) -> None:
+async def test_all_of_a_commit_are_stored_or_none(tmp_path: Path) -> None:
     def event(session: int, name: str) -> list[Event]:
         return [Event(EventId(7, session, 1), (name,), Timestamp(1, 0), None, A.payload)]
 
     async with await rocksdb.create(tmp_path) as backend:
-        await backend.register(event(1, "a"))
+        await put(backend, event(1, "a"))
         sessions = [event(2, "a"), event(3, "new"), event(4, "a")]
-        futures = backend.register_all(sessions, TypeQuota("client a", 0))
+        futures = put_all(backend, sessions, TypeQuota("client a", 0))
         await asyncio.wait(futures)
-        assert [type(i.exception()) for i in futures] == [type(None), QuotaError, type(None)]
+        assert [type(i.exception()) for i in futures] == [QuotaError] * 3
         stored = (await backend.query(QueryServerParams(7))).events
-        assert [i.id.session for i in stored] == [1, 2, 4]
+        assert [i.id.session for i in stored] == [1]
 
 
 async def test_they_are_refused_while_it_is_not_operational(
@@ -179,19 +163,19 @@ async def test_they_are_refused_while_it_is_not_operational(
         await asyncio.wait([core.register(SOURCE, [A, B]).committed])
         with monkeypatch.context() as patch:
             patch.setattr(core._clock, "fault", "events are ahead of the clock")
-            outcomes = register_all(core, [[A], [B]])
-            assert [str(i) for i in outcomes] == ["events are ahead of the clock"] * 2
+            refused = submit(core, [[A], [B]])
+            assert [str(refusal(i)) for i in refused] == ["events are ahead of the clock"] * 2
         await core.stop()
-        outcomes = register_all(core, [[A], [B]])
-        assert [str(i) for i in outcomes] == ["server is STANDBY, not OPERATIONAL"] * 2
+        refused = submit(core, [[A], [B]])
+        assert [str(refusal(i)) for i in refused] == ["server is STANDBY, not OPERATIONAL"] * 2
 
 
 async def test_those_that_ids_are_left_for_are_registered(tmp_path: Path) -> None:
     async with await rocksdb.create(tmp_path) as backend, await engine.create(backend, 7) as core:
         await asyncio.wait([core.register(SOURCE, [A, B]).committed])
         core._session_ids._ceiling = core._session_ids._session + 2
-        outcomes = register_all(core, [[A], [B], [A]])
-        assert [type(i) for i in outcomes] == [Session, Session, LimitError]
+        errors = [refusal(i) for i in submit(core, [[A], [B], [A]])]
+        assert [type(i) for i in errors] == [type(None), type(None), LimitError]
 
 
 async def test_each_is_notified_if_others_take_long(tmp_path: Path) -> None:
@@ -207,7 +191,7 @@ async def test_each_is_notified_if_others_take_long(tmp_path: Path) -> None:
         await asyncio.wait([first.committed])
         recorder = Recorder()
         core.add_observer(recorder)
-        sessions = [i for i in register_all(core, [[A], [B, A], [A]]) if isinstance(i, Session)]
+        sessions = submit(core, [[A], [B, A], [A]])
         numbers = [i.events[0].id.session for i in sessions]
         core.between_notifications(others)
         await asyncio.wait([i.committed for i in sessions])

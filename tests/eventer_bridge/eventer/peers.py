@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from eventer_bridge import chatter
-from eventer_bridge.backends import memory, rocksdb
+from eventer_bridge.backends import rocksdb
 from eventer_bridge.core import engine
 from eventer_bridge.core.authentication import Authenticator, OneForAll
 from eventer_bridge.core.engine import Engine
@@ -44,7 +44,7 @@ async def serving(
     port: int = 0,
 ) -> AsyncIterator[Serving]:
     """An Eventer server with the id 1; in memory, or with a store at ``path``."""
-    backend = memory.create() if path is None else await rocksdb.create(path)
+    backend = await rocksdb.create_temporary() if path is None else await rocksdb.create(path)
     async with backend, await engine.create(backend, 1) as core:
         address = chatter.Address("127.0.0.1", port, tls is not None)
         async with await eventer_server.listen(

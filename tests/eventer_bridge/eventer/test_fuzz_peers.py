@@ -14,7 +14,7 @@ from typing import Final
 import pytest
 
 from eventer_bridge import chatter
-from eventer_bridge.backends import memory
+from eventer_bridge.backends import rocksdb
 from eventer_bridge.chatter.codec import Dialect, Msg, encode
 from eventer_bridge.core import engine
 from eventer_bridge.core.authentication import OneForAll
@@ -85,7 +85,7 @@ def frame(
 
 @contextlib.asynccontextmanager
 async def serving() -> AsyncIterator[server.EventerServer]:
-    backend = memory.create()
+    backend = await rocksdb.create_temporary()
     core = await engine.create(backend, 1)
     address = chatter.Address("127.0.0.1", 0)
     it = await server.listen(core, address, OneForAll(None))

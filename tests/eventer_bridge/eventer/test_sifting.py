@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from eventer_bridge import limits
+from eventer_bridge.eventer.client import sift
 from eventer_bridge.eventer.messages import MsgEventsAck, MsgEventsNotify, MsgQueryRes, RefusedEvent
-from eventer_bridge.eventer.sifting import sift
 from eventer_bridge.model import (
     BinaryPayload,
     Event,

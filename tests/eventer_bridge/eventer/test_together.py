@@ -9,7 +9,6 @@ from eventer_bridge import chatter, limits
 from eventer_bridge.chatter.codec import Dialect, Msg
 from eventer_bridge.core.authentication import Authenticator
 from eventer_bridge.core.client_registrations import ClientRegistrations
-from eventer_bridge.core.gathering import Gathered
 from eventer_bridge.core.payload_schemas import PayloadSchemas
 from eventer_bridge.core.rights import ClientConfig, RegisterRule
 from eventer_bridge.eventer import codec
@@ -21,6 +20,7 @@ from eventer_bridge.eventer.messages import (
 )
 from eventer_bridge.model import Event, QueryTimeseriesParams
 from eventer_bridge.net import limits as net_limits
+from eventer_bridge.packed import Batch
 from tests.eventer_bridge.chatter.peers import RawPeer
 from tests.eventer_bridge.eventer.peers import (
     Peer,
@@ -197,9 +197,10 @@ async def test_each_request_counts_as_one_event_at_least(
     counts: list[int] = []
     gather = ClientRegistrations.gather
 
-    def note(self: ClientRegistrations[Any], requests: Gathered[Any]) -> None:
-        counts.append(requests.n_events)
-        gather(self, requests)
+    def note(self: ClientRegistrations, batches: list[Batch]) -> None:
+        n_before = self.n_gathered
+        gather(self, batches)
+        counts.append(self.n_gathered - n_before)
 
     monkeypatch.setattr(ClientRegistrations, "gather", note)
     async with serving(tmp_path / "store") as (server, _), initialised(server) as peer:

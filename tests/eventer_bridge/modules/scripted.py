@@ -10,11 +10,10 @@ from typing import Any, TypeAlias
 
 from hat import aio
 
-from eventer_bridge.backends import memory
+from eventer_bridge.backends import rocksdb
 from eventer_bridge.core import engine
 from eventer_bridge.core.conditions import Conditions
 from eventer_bridge.core.engine import Engine
-from eventer_bridge.core.session import Session
 from eventer_bridge.model import (
     Event,
     EventType,
@@ -27,6 +26,7 @@ from eventer_bridge.model import (
 )
 from eventer_bridge.modules.base import Module, ModuleEngine, ModuleSession
 from eventer_bridge.modules.loading import ModuleConf
+from eventer_bridge.packed import Batch
 from eventer_bridge.subscription import EVERYTHING, Subscription
 
 NAME = "tests.eventer_bridge.modules.scripted"
@@ -147,7 +147,7 @@ async def running_engine(
     *confs: ModuleConf, conditions: Conditions | None = None
 ) -> AsyncIterator[Engine]:
     """An engine in memory with modules."""
-    backend = memory.create()
+    backend = await rocksdb.create_temporary()
     try:
         core = await engine.create(backend, 1, modules=confs, conditions=conditions)
         try:
@@ -166,7 +166,7 @@ async def register(
     core: Engine, *events: RegisterEvent, source: Source = CONNECTION
 ) -> Sequence[Event]:
     """Register and wait; what was requested and what was added."""
-    session: Session = core.register(source, events)
+    session: Batch = core.register(source, events)
     await session.committed
     return session.events
 

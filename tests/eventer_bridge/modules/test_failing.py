@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from eventer_bridge import limits
-from eventer_bridge.backends import memory
+from eventer_bridge.backends import rocksdb
 from eventer_bridge.core import engine
 from eventer_bridge.core.engine import Engine
 from eventer_bridge.errors import ModuleError, NotOperationalError
@@ -116,7 +116,7 @@ async def test_a_module_that_cannot_be_made_or_closed(
         raise raised
 
     confs = [{"module": NAME, "make": i} for i in (good, good, bad)]
-    async with memory.create() as backend:
+    async with await rocksdb.create_temporary() as backend:
         with pytest.raises(ModuleError, match=f"^module {NAME} failed: {type(raised).__name__}"):
             await engine.create(backend, 1, modules=confs)
     assert [i.is_closed for i in made] == [True, True]

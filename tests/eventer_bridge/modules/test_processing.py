@@ -10,7 +10,6 @@ from hat import aio
 
 from eventer_bridge import limits
 from eventer_bridge.core.conditions import Conditions
-from eventer_bridge.core.session import Session
 from eventer_bridge.errors import ConditionError, InvalidEventError, LimitError, ModuleError
 from eventer_bridge.model import (
     BinaryPayload,
@@ -22,6 +21,7 @@ from eventer_bridge.model import (
     SourceType,
 )
 from eventer_bridge.modules.base import ModuleSession
+from eventer_bridge.packed import Batch
 from eventer_bridge.subscription import EVERYTHING, NOTHING, Subscription
 from tests.eventer_bridge.modules.scripted import (
     CONNECTION,
@@ -394,7 +394,7 @@ async def test_the_response_has_what_was_requested_subscribers_see_all() -> None
         def __init__(self) -> None:
             self.calls: list[tuple[list[str], bool]] = []
 
-        def on_session(self, session: Session, persisted: bool) -> None:
+        def on_session(self, session: Batch, persisted: bool) -> None:
             self.calls.append((types(session.events), persisted))
 
         def on_status(self, status: object) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from eventer_bridge import limits
-from eventer_bridge.backends import memory
+from eventer_bridge.backends import rocksdb
 from eventer_bridge.core import engine
 from eventer_bridge.errors import EventerBridgeError, ModuleError, NotOperationalError
 from eventer_bridge.model import (
@@ -197,7 +197,7 @@ async def test_modules_before_the_one_that_cannot_be_created_are_closed() -> Non
     def bad(module_engine: ModuleEngine) -> Module:
         raise ZeroDivisionError("no luck")
 
-    backend = memory.create()
+    backend = await rocksdb.create_temporary()
     confs = [{"module": NAME, "make": good}, {"module": NAME, "make": bad}]
     with pytest.raises(ModuleError, match=f"^module {NAME} failed: ZeroDivisionError: no luck$"):
         await engine.create(backend, 1, modules=confs)

@@ -9,8 +9,9 @@ import msgspec
 import pytest
 
 from eventer_bridge import limits
-from eventer_bridge.backends import history, memory
+from eventer_bridge.backends import history, rocksdb
 from eventer_bridge.backends.base import Backend
+from eventer_bridge.backends.rocksdb import RocksDbBackend
 from eventer_bridge.backends.visible_query import VisibleQuery
 from eventer_bridge.core import engine
 from eventer_bridge.core.conditions import Conditions
@@ -200,8 +201,8 @@ async def test_several_thresholds() -> None:
 class Restarts:
     """Engines one after the other on the same backend."""
 
-    def __init__(self) -> None:
-        self.backend: Backend = memory.create()
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
 
     async def states(self, *readings: RegisterEvent) -> list[Any]:
         core = await engine.create(self.backend, 1, modules=[conf(TEMPERATURE)])
@@ -212,7 +213,7 @@ class Restarts:
 
 
 async def test_a_restart_raises_no_alarm_twice_and_loses_none() -> None:
-    restarts = Restarts()
+    restarts = Restarts(await rocksdb.create_temporary())
     assert await restarts.states(reading(81)) == ["RAISED"]
     assert await restarts.states(reading(82), reading(79)) == []
     assert await restarts.states(reading(78), reading(81, "u2")) == ["CLEARED", "RAISED"]
@@ -222,7 +223,7 @@ async def test_a_restart_raises_no_alarm_twice_and_loses_none() -> None:
 
 
 async def test_alarms_that_are_none_of_ours(caplog: pytest.LogCaptureFixture) -> None:
-    restarts = Restarts()
+    restarts = Restarts(await rocksdb.create_temporary())
     core = await engine.create(restarts.backend, 1)
     alarm_types = [("alarm", "plant", f"u{i}", "temperature") for i in range(3)]
     for alarm_type, payload in zip(
@@ -264,7 +265,7 @@ async def test_more_alarms_than_are_kept_in_memory(
 ) -> None:
     monkeypatch.setattr(limits, "MAX_ALARM_STATES", 3)
     units = [f"u{i}" for i in range(8)]
-    restarts = Restarts()
+    restarts = Restarts(await rocksdb.create_temporary())
     if bound:
         monkeypatch.setattr(limits, "MAX_LATEST_RESULTS", bound)
     core = await engine.create(restarts.backend, 1, modules=[conf(TEMPERATURE)])
@@ -284,15 +285,15 @@ async def test_more_alarms_than_are_kept_in_memory(
 
 async def test_the_store_is_not_asked_where_memory_knows(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[QueryParams] = []
-    answer = memory.MemoryBackend.answer
+    answer = RocksDbBackend.answer
 
     async def counting(
-        self: memory.MemoryBackend, query: VisibleQuery, *args: Any, **more: Any
+        self: RocksDbBackend, query: VisibleQuery, *args: Any, **more: Any
     ) -> QueryResult:
         asked.append(query.params)
         return await answer(self, query, *args, **more)
 
-    monkeypatch.setattr(memory.MemoryBackend, "answer", counting)
+    monkeypatch.setattr(RocksDbBackend, "answer", counting)
     async with running_engine(conf(TEMPERATURE)) as core:
         for i in range(20):
             await register(core, reading(60 + 2 * i, f"u{i}"))

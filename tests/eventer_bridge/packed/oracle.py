@@ -3,10 +3,9 @@
 Each function takes an input, and raises if the two are not the same.
 """
 
-import copy
 import random
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 import pytest
@@ -14,16 +13,21 @@ import pytest
 from eventer_bridge import packed
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.snapshot import _read_in_python
-from eventer_bridge.backends.rocksdb.source_order import NOTHING, SourceOrder
-from eventer_bridge.core.session import make_events
+from eventer_bridge.backends.rocksdb.source_order import MAX_PASSED_EVENTS, MAX_VALUE_BYTES, NOTHING
 from eventer_bridge.eventer import codec as eventer_codec
-from eventer_bridge.model import Event, RegisterEvent, Timestamp
+from eventer_bridge.model import BinaryPayload, Event, RegisterEvent, Timestamp
 from eventer_bridge.net.framing import encode_frames
-from eventer_bridge.packed import Packed
+from eventer_bridge.packed import Batch
 from mariner.wire import codec
 from tests.eventer_bridge.packed import test_reading, test_sbs
 from tests.eventer_bridge.packed.messages import Writer
-from tests.eventer_bridge.packed.support import Types, decode_events
+from tests.eventer_bridge.packed.support import (
+    Staging,
+    Types,
+    decode_events,
+    make_events,
+    plain_batch,
+)
 from tests.eventer_bridge.packed.test_stored import NAMES, some_rows
 
 SEPARATOR: Final = b"\xff\xfe\xff"
@@ -36,6 +40,8 @@ FEW_TYPES_BYTES: Final = 1_500
 """Of a table that is full with two types."""
 
 ENDLESS_S: Final = 60.0
+
+BOUNDS: Final = MAX_PASSED_EVENTS, MAX_VALUE_BYTES
 
 Row = tuple[bytes, bytes]
 
@@ -57,35 +63,56 @@ def sbs_request(data: bytes) -> None:
 def several_requests(data: bytes) -> None:
     """Requests of one wire, staged, put and answered together, twice.
 
-    The first byte tells the wire, whether the table of types is emptied in between, and how many
-    types are in it.
+    The first byte tells the wire, whether ids are forgotten in between, and how many types are in
+    the table; the size of the first request, whether it is extended and staged in parts.
     """
     options = data[0] if data else 0
-    is_sbs, is_emptied = bool(options & 1), bool(options & 2)
-    read = eventer_codec.read_known_type if is_sbs else codec.read_type
+    is_sbs, is_forgetful = bool(options & 1), bool(options & 2)
+    read = eventer_codec.read_whole_type if is_sbs else codec.read_type
     types = Types(FEW_TYPES_BYTES + 50 * (options >> 2), read)
-    requests: list[Packed] = []
+    requests: list[Batch] = []
     events: list[Sequence[RegisterEvent]] = []
     for part in data[1:].split(SEPARATOR):
-        found = test_sbs.pack(types, part) if is_sbs else types.pack(part)
+        found = test_sbs.pack(types, part) if is_sbs else types.read(part)
         if found is not None:
             requests.append(found)
             events.append(test_sbs.read(part) if is_sbs else decode_events(part))
-        if is_emptied and len(part) % 3 == 0:
-            types.table.clear()
+        if is_forgetful and len(part) % 3 == 0:
+            types.table.forget_ids()
     if not requests:
         return
-    staging = _Staging(types)
-    staging.stage(requests, events, 1, 5)
-    staging.stage(requests[::-1], events[::-1], -9, 6)
-    staging.check_rows()
+    staging = Staging(types, dict.fromkeys(types.ids.values(), NOTHING), {}, bounds=BOUNDS)
+    _stage(staging, requests, events, 1, 5)
+    _stage(staging, requests[::-1], events[::-1], -9, 6)
+    staging.put()
     made = [
         make_events(i.server, i.session, some, Timestamp(i.s, i.us))
         for i, some in zip(requests, events, strict=True)
     ]
+    _check_answers(requests, made, is_sbs=is_sbs)
+    _extend(staging, requests[0], events[0], types, len(data))
+
+
+def _stage(
+    staging: Staging,
+    requests: list[Batch],
+    events: Sequence[Sequence[RegisterEvent]],
+    server: int,
+    session: int,
+) -> None:
+    time = Timestamp(session, 999_999)
+    packed.assign(requests, server, session, time.s, time.us)
+    in_python = [plain_batch(some, (server, n, time)) for n, some in enumerate(events, session)]
+    staging.stage(requests, in_python)
+
+
+def _check_answers(requests: list[Batch], made: Sequence[Sequence[Event]], *, is_sbs: bool) -> None:
     for found, some in zip(requests, made, strict=True):
+        if not found.is_encodable:
+            continue
         assert packed.encode_events(found) == codec.encode_events(some)
         assert packed.encode_events(found, [*range(1, len(some))]) == codec.encode_events(some[1:])
+        assert packed.encode_events(found, None, 1, 3) == codec.encode_events(some[1:3])
     if is_sbs:
         answers = eventer_codec.encode_register_successes(made)
         assert packed.encode_sbs_answers(requests) == answers
@@ -94,95 +121,42 @@ def several_requests(data: bytes) -> None:
             codec.encode_register_success(found.register_id, codec.encode_events(some))
             for found, some in zip(requests, made, strict=True)
         )
-        assert codec.encode_packed_successes(requests) == frames
+        assert codec.encode_batch_successes(requests) == frames
 
 
-class _Order(NamedTuple):
-    """The order of source timestamps, and what it is kept in."""
-
-    order: SourceOrder
-    ends: dict[bytes, bytes]
-    last: dict[bytes, Any]
-
-
-class _NoBatch:
-    """Of the ends of orders, of which ``ends`` tells as much."""
-
-    def put(self, *_: object) -> None:
-        pass
-
-
-class _Staging:
-    """Rows that are made, and those that Python makes of the same events."""
-
-    def __init__(self, types: Types) -> None:
-        self._types = types
-        self._order = self._new_order({}, dict.fromkeys(types.ids.values(), NOTHING))
-        self._rows = self._order.order.new_rows()
-        self._expected: dict[bytes, bytes] = {}
-
-    @staticmethod
-    def _new_order(ends: dict[bytes, bytes], last: dict[bytes, Any]) -> _Order:
-        return _Order(SourceOrder(ends, last), ends, last)
-
-    def stage(
-        self,
-        requests: list[Packed],
-        events: Sequence[Sequence[RegisterEvent]],
-        server: int,
-        first_session: int,
-    ) -> None:
-        """Stage requests, and hold what is returned to what Python makes of their events."""
-        time = Timestamp(first_session, 999_999)
-        plain = self._new_order(copy.copy(self._order.ends), copy.copy(self._order.last))
-        made: list[Event] = []
-        for session, some in enumerate(events, first_session):
-            made += make_events(server, session, some, time)
-        expected = self._add(plain.order, made)
-        before = copy.copy(self._order.last)
-        staged = self._order.order.stage(
-            self._rows, requests, server, first_session, time, is_counted=True
+def _extend(
+    staging: Staging, found: Batch, events: Sequence[RegisterEvent], types: Types, size: int
+) -> None:
+    """Extend a batch by events of its own, some of them binary, and stage it in parts."""
+    added = [*events][size % 3 :: -1]
+    if size % 5 == 0:
+        payload = BinaryPayload("x", b"y" * (size % 7))
+        added.append(RegisterEvent(events[0].type, None, payload))
+    for some in (added[:1], added[1:]):
+        packed.extend(found, some)
+    whole = [*events, *added]
+    packed.assign([found], 2, 3, 4, 5)
+    in_python = plain_batch(whole, (2, 3, Timestamp(4, 5)))
+    middle = size % (1 + len(whole))
+    staging.stage([found], [in_python], 0, middle)
+    staging.put()
+    staging.stage([found], [in_python], middle)
+    staging.put()
+    assert found.requested == len(events)
+    made = make_events(2, 3, whole, Timestamp(4, 5))
+    assert packed.session_events(found) == made
+    if found.is_encodable:
+        assert packed.encode_events(found) == codec.encode_events(made)
+        answer = codec.encode_register_success(
+            found.register_id, codec.encode_events(made[: len(events)])
         )
-        if staged is None:
-            assert plain.ends != self._order.ends
-            assert self._order.last == before
-            self._order = plain
-            return
-        assert (self._order.ends, self._order.last) == (plain.ends, plain.last)
-        entries, sessions, sources, n_bytes, counts = staged
-        event_keys, values = zip(*expected, strict=True)
-        local_ids = [key[-2 * keys.INT_BYTES :] + key[: keys.TYPE_BYTES] for key in event_keys]
-        assert entries == b"".join(local_ids)
-        last_session = first_session + len(requests)
-        assert sessions == [
-            keys.session_key(time, server, i) for i in range(first_session, last_session)
-        ]
-        assert sources == [
-            keys.source_key(key, value) for key, value in expected if value[0] & keys.INDEXED_FLAG
-        ]
-        assert n_bytes == sum(map(len, values))
-        assert sum(n for _, n, _ in counts) == len(made)
-        assert sum(n for _, _, n in counts) == n_bytes
-        self._expected.update(expected)
-
-    def _add(self, order: SourceOrder, events: Sequence[Event]) -> list[Row]:
-        type_ids = [self._types.ids[i.type] for i in events]
-        sources = keys.encode_sources(events)
-        values = keys.encode_values(events, sources)
-        positions = [keys.encode_timestamp(i.timestamp) + keys.encode_id(i.id) for i in events]
-        batch: Any = _NoBatch()
-        for i in order.add(batch, type_ids, sources, positions, values):
-            values[i] = keys.indexed(values[i])
-        event_keys = [i + position for i, position in zip(type_ids, positions, strict=True)]
-        return [*zip(event_keys, values, strict=True)]
-
-    def check_rows(self) -> None:
-        """Put all rows, and compare them."""
-        put: list[Row] = []
-        family: Any = None
-        latest = self._rows.put(lambda key, value, _: put.append((key, value)), family)
-        assert put == sorted(self._expected.items())
-        assert latest == [*{key[: keys.TYPE_BYTES]: (key, value) for key, value in put}.items()]
+        assert codec.encode_batch_successes([found]) == encode_frames([answer])
+    else:
+        assert isinstance(whole[-1].payload, BinaryPayload)
+    by_objects = packed.batch_of(whole, types.table)
+    packed.assign([by_objects], 2, 4, 4, 5)
+    staging.stage([by_objects], [plain_batch(whole, (2, 4, Timestamp(4, 5)))])
+    staging.put()
 
 
 def stored_rows(data: bytes) -> None:

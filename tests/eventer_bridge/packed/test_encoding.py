@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 from eventer_bridge import packed
 from eventer_bridge.backends.request_keys import digests
-from eventer_bridge.core.session import make_events
 from eventer_bridge.model import INT64_MAX, INT64_MIN, Timestamp
 from eventer_bridge.net.framing import encode_frame, encode_frames
-from eventer_bridge.packed import Packed, PackedRows
+from eventer_bridge.packed import Batch
 from mariner.wire import codec
 from tests.eventer_bridge.packed.messages import Writer
 from tests.eventer_bridge.packed.support import (
@@ -21,6 +20,8 @@ from tests.eventer_bridge.packed.support import (
     decode_events,
     decoded,
     event_text,
+    make_events,
+    plain_batch,
     request,
 )
 from tests.support.examples import examples
@@ -32,14 +33,10 @@ INTEGERS: Final = st.sampled_from(BOUNDS) | st.integers(INT64_MIN, INT64_MAX)
 MANY: Final = request(*(event_text("a", (-(10**17), 999_999), "x") for _ in range(1_234)))
 
 
-def staged(types: Types, message: bytes, server: int, session: int, time: Timestamp) -> Packed:
-    """A packed request, as the session that it became."""
-    found = types.packed(message)
-    ends = dict.fromkeys(types.ids.values(), b"")
-    assert (
-        PackedRows(16, 4_096).stage([found], server, session, time.s, time.us, {}, ends, True)
-        is not None
-    )
+def staged(types: Types, message: bytes, server: int, session: int, time: Timestamp) -> Batch:
+    """A request, as the session that it became."""
+    found = types.batch(message)
+    packed.assign([found], server, session, time.s, time.us)
     return found
 
 
@@ -50,7 +47,7 @@ def check(types: Types, message: bytes, server: int, session: int, time: Timesta
     assert packed.encode_events(found) == msgspec.json.encode(events)[1:-1]
     assert packed.encode_events(found) == codec.encode_events(events)
     answers = codec.encode_register_successes([expected.register_id], [events])
-    assert codec.encode_packed_successes([found]) == encode_frames(answers)
+    assert codec.encode_batch_successes([found]) == encode_frames(answers)
     for before, between, behind in (
         (b"", b"", b""),
         (b"a" * 99, b"", b"\0"),
@@ -74,7 +71,7 @@ def test_answers_are_those_that_python_encodes(
     seed: int, server: int, session: int, time: Timestamp
 ) -> None:
     types, writer = Types(), Writer(seed)
-    while types.pack(message := writer.right()) is None:
+    while types.read(message := writer.right()) is None:
         pass
     check(types, message, server, session, time)
 
@@ -125,15 +122,14 @@ def test_payloads_are_answered_as_they_came(data: bytes) -> None:
 def test_several_answers() -> None:
     types = Types()
     requests = [request(event_text(str(n), n, n), register_id=n) for n in range(5)]
-    found = [types.packed(i) for i in requests]
-    ends = dict.fromkeys(types.ids.values(), b"")
-    assert PackedRows(16, 4_096).stage(found, 1, 10, 2, 3, {}, ends, True) is not None
+    found = [types.batch(i) for i in requests]
+    packed.assign(found, 1, 10, 2, 3)
     events = [
         make_events(1, 10 + n, decode_events(i), Timestamp(2, 3)) for n, i in enumerate(requests)
     ]
     answers = codec.encode_register_successes(range(5), events)
-    assert codec.encode_packed_successes(found) == encode_frames(answers)
-    assert codec.encode_packed_successes([]) == b""
+    assert codec.encode_batch_successes(found) == encode_frames(answers)
+    assert codec.encode_batch_successes([]) == b""
 
 
 @pytest.mark.parametrize("size", [0xFF, 0xFFFF, 0xFF_FFFF])
@@ -164,10 +160,10 @@ def test_what_is_digested_is_what_python_digests() -> None:
     n_packed = 0
     for _ in range(300):
         message = writer.right()
-        found = types.pack(message)
+        found = types.read(message)
         if found is not None:
             n_packed += 1
-            assert [*digests([found])] == [*digests([decode_events(message)])]
+            assert [*digests([found])] == [*digests([plain_batch(decode_events(message))])]
     assert n_packed > 200
 
 
@@ -180,22 +176,22 @@ def test_what_looks_at_its_events_has_them_decoded_once() -> None:
         return decode_events(message)
 
     types = Types()
-    found = packed.pack(MANY, types.table, decode)  # type: ignore[arg-type]
+    found = packed.read_json(MANY, types.table, decode)  # type: ignore[arg-type]
     assert found is not None
     assert len(found) == 1_234
     assert found.types == {("a",)}
     assert n_decoded == 0
     assert [*found] == [*decode_events(MANY)]
-    assert found[0] == found[-1] == found.events[5]
-    assert found[2:4] == found.events[2:4]
-    assert [*reversed(found)] == [*reversed(found.events)]
+    assert found[0] == found[-1] == found.register_events[5]
+    assert found[2:4] == found.register_events[2:4]
+    assert [*reversed(found)] == [*reversed(found.register_events)]
     assert n_decoded == 1
     with pytest.raises(IndexError):
         found[1_234]
 
 
 def test_wrong_arguments_are_refused() -> None:
-    found = Types().packed(request(event_text("a")))
+    found = Types().batch(request(event_text("a")))
     for wrong in (None, "", bytearray(b"x")):
         for number in range(3):
             parts: list[object] = [b"", b"", b""]
@@ -203,10 +199,10 @@ def test_wrong_arguments_are_refused() -> None:
             with pytest.raises(TypeError):
                 packed.encode_answers([found], *parts)  # type: ignore[arg-type]
         with pytest.raises(TypeError):
-            packed.pack(wrong, Types().table, decode_events)  # type: ignore[arg-type]
+            packed.read_json(wrong, Types().table, decode_events)  # type: ignore[arg-type]
         with pytest.raises(TypeError):
             packed.encode_events(wrong)  # type: ignore[arg-type]
         with pytest.raises(TypeError):
             packed.content(wrong)  # type: ignore[arg-type]
     with pytest.raises(TypeError):
-        packed.pack(b"", None, decode_events)  # type: ignore[arg-type]
+        packed.read_json(b"", None, decode_events)  # type: ignore[arg-type]

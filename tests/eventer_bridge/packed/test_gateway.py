@@ -1,22 +1,21 @@
-"""A gateway that packs does everything as one that does not: to the byte, at the same time."""
+"""A gateway that is compiled does everything as one that is not: to the byte."""
 
 import asyncio
 import contextlib
 import re
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from eventer_bridge import limits, packed
-from eventer_bridge.backends.rocksdb import RocksDbBackend, control, keys
-from eventer_bridge.backends.rocksdb.store import Store
-from eventer_bridge.backends.type_budget import TypeQuota
+from eventer_bridge.backends.rocksdb import RocksDbBackend, control, keys, rows, snapshot
+from eventer_bridge.backends.rocksdb import store as store_module
 from eventer_bridge.core.engine import Engine
-from eventer_bridge.core.gathering import Gathered, Gathering
-from eventer_bridge.core.session import Session
-from eventer_bridge.errors import EventerBridgeError
+from eventer_bridge.eventer import codec as eventer_codec
 from eventer_bridge.eventer.messages import MsgRegisterReq, MsgRegisterRes
 from eventer_bridge.model import (
     Event,
@@ -26,13 +25,12 @@ from eventer_bridge.model import (
     QueryLatestParams,
     QueryParams,
     QueryTimeseriesParams,
-    RegisterEvent,
-    Source,
     SourceType,
     Timestamp,
 )
-from eventer_bridge.packed import KnownTypes, Packed
+from eventer_bridge.packed import Batch, TypeTable, plain
 from mariner.gateway.gateway import Gateway
+from mariner.wire import codec, protocol
 from tests.eventer_bridge.backends.consistency import check_store
 from tests.eventer_bridge.backends.faults import being_synced, failing_sync, held_sync, recovered
 from tests.eventer_bridge.eventer.peers import initialised
@@ -43,6 +41,8 @@ from tests.support.peer import RawPeer
 from tests.support.waiting import until
 
 pytestmark = compiled
+
+_packed: Final[Any] = sys.modules.get("eventer_bridge.packed._packed")
 
 TIME: Final = Timestamp(1_700_000_000, 0)
 TEXTS: Final = (
@@ -71,8 +71,8 @@ def still(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "STORE_RETRY_PERIOD_S", 0.02)
 
 
-class Staged(list[bool]):
-    """Whether requests were staged as they came, each time."""
+class Read(list[bool]):
+    """Whether requests were read as they came, each time."""
 
     @property
     def share(self) -> float:
@@ -80,17 +80,39 @@ class Staged(list[bool]):
 
 
 @pytest.fixture
-def staged(monkeypatch: pytest.MonkeyPatch) -> Staged:
-    found = Staged()
-    stage_packed = Store.stage_packed
+def was_read(monkeypatch: pytest.MonkeyPatch) -> Read:
+    noted = Read()
+    modules: list[tuple[Any, str]] = [(codec, "read_json"), (eventer_codec, "read_sbs")]
+    for module, name in modules:
+        monkeypatch.setattr(module, name, partial(_note, noted, getattr(module, name)))
+    return noted
 
-    def note(*args: Any) -> bool:
-        is_staged = stage_packed(*args)
-        found.append(is_staged)
-        return is_staged
 
-    monkeypatch.setattr(Store, "stage_packed", note)
-    return found
+def _note(noted: Read, read: Callable[..., Batch | None], *args: Any) -> Batch | None:
+    batch = read(*args)
+    noted.append(batch is not None)
+    return batch
+
+
+def use_plain(patch: pytest.MonkeyPatch) -> None:
+    """Have every module use the implementation in Python, as where there is no compiler."""
+    others = {
+        id(getattr(packed, name)): found
+        for name, found in vars(plain).items()
+        if found is not None and hasattr(_packed, name) and hasattr(packed, name)
+    }
+    for name, module in [*sys.modules.items()]:
+        if name.startswith(("eventer_bridge.", "mariner.")) and module is not _packed:
+            for key, value in [*vars(module).items()]:
+                if key == "IS_COMPILED":
+                    patch.setattr(module, key, False)
+                elif id(value) in others:
+                    patch.setattr(module, key, others[id(value)])
+    patch.setattr(store_module, "ROWS", rows.PlainRows)
+    patch.setattr(snapshot, "_read_rows", snapshot._read_in_python)
+    may_send = protocol._MAY_SEND
+    key_of = protocol.Role.CLIENT, protocol.State.OPEN
+    patch.setitem(may_send, key_of, may_send[key_of] | {plain.Batch})
 
 
 @contextlib.asynccontextmanager
@@ -105,8 +127,8 @@ async def serving(path: Path, **store: Any) -> AsyncIterator[Gateway]:
 
 
 def backend_of(gateway: Gateway) -> RocksDbBackend:
-    assert isinstance(gateway._backend, RocksDbBackend)
-    return gateway._backend
+    assert isinstance(gateway.backend, RocksDbBackend)
+    return gateway.backend
 
 
 def core_of(gateway: Gateway) -> Engine:
@@ -114,8 +136,10 @@ def core_of(gateway: Gateway) -> Engine:
     return gateway.core
 
 
-def known_types(gateway: Gateway) -> KnownTypes | None:
-    return gateway.mariner.service.known_types
+def types_of(gateway: Gateway) -> TypeTable:
+    """Of the Mariner wire."""
+    assert gateway.mariner.service.types is not None
+    return gateway.mariner.service.types
 
 
 def stored(path: Path) -> dict[str, list[Any]]:
@@ -141,14 +165,15 @@ def stored(path: Path) -> dict[str, list[Any]]:
 
 
 async def both(path: Path, play: Play, **store: Any) -> tuple[Any, Any]:
-    """What is told and stored by a gateway that packs, and by one that does not."""
+    """What is told and stored by a gateway that is compiled, and by one that is not."""
     async with serving(path / "packing", **store) as gateway:
-        assert known_types(gateway) is not None
+        assert type(types_of(gateway)) is _packed.TypeTable
         told = await play(gateway)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packed, "IS_COMPILED", False)
+        use_plain(patch)
         async with serving(path / "plain", **store) as gateway:
-            assert known_types(gateway) is None
+            in_python: Any = types_of(gateway)
+            assert type(in_python) is plain.TypeTable
             expected = await play(gateway)
     return (told, stored(path / "packing")), (expected, stored(path / "plain"))
 
@@ -224,7 +249,7 @@ def some_requests(seed: int, number: int) -> list[list[bytes]]:
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 async def test_answers_notifications_and_rows_are_the_same(
-    tmp_path: Path, staged: Staged, seed: int
+    tmp_path: Path, was_read: Read, seed: int
 ) -> None:
     async def play(gateway: Gateway) -> Any:
         told: list[Any] = []
@@ -250,13 +275,12 @@ async def test_answers_notifications_and_rows_are_the_same(
 
     packing, plain = await both(tmp_path, play)
     assert packing == plain
-    assert len(staged) > 20
-    assert staged.share > 0.2
+    assert len(was_read) > 20
+    assert was_read.share > 0.2
 
 
-async def test_eventer_beside_mariner(tmp_path: Path, staged: Staged) -> None:
+async def test_eventer_beside_mariner(tmp_path: Path, was_read: Read) -> None:
     """The same types come over both wires, as other texts."""
-    n_known: list[int] = []
 
     async def play(gateway: Gateway) -> Any:
         told: list[Any] = []
@@ -273,19 +297,15 @@ async def test_eventer_beside_mariner(tmp_path: Path, staged: Staged) -> None:
                 for _ in asked:
                     _, message = await eventer.receive(MsgRegisterRes)
                     told.append(message.data)
-            known = gateway.eventer_server.service.known_types
-            n_known.append(0 if known is None else len(known))
         told.append(await queried(gateway))
         return told
 
     packing, plain = await both(tmp_path, play)
     assert packing == plain
-    assert staged.share > 0.2
-    assert n_known[0] > 0
-    assert n_known[1] == 0
+    assert was_read.share > 0.2
 
 
-async def test_request_keys(tmp_path: Path, staged: Staged) -> None:
+async def test_request_keys(tmp_path: Path, was_read: Read) -> None:
     def keyed(n: int, key: str, after: str | None = None) -> bytes:
         more = f',"request_key":"{key}"' + (f',"after_key":"{after}"' if after else "")
         return request(event_text("a", n, n), event_text("b", n), register_id=n, more=more.encode())
@@ -310,10 +330,10 @@ async def test_request_keys(tmp_path: Path, staged: Staged) -> None:
     packing, plain = await both(tmp_path, play)
     assert packing == plain
     assert any(b'"repeated":true' in i for turn in packing[0][0] for i in turn)
-    assert any(staged[1:])
+    assert any(was_read)
 
 
-async def test_a_client_of_limited_rights(tmp_path: Path, staged: Staged) -> None:
+async def test_a_client_of_limited_rights(tmp_path: Path, was_read: Read) -> None:
     """It is refused what it may not, also when others have registered that type."""
     turns = [
         [request(event_text(name, n)) for name in names]
@@ -334,11 +354,11 @@ async def test_a_client_of_limited_rights(tmp_path: Path, staged: Staged) -> Non
         assert all(b'"success":true' in i for i in by_app)
         for answer, asked in zip(by_limited, requests, strict=True):
             assert (b'"success":true' in answer) is (b'["b"]' not in asked)
-    assert sum(staged) > len(turns)
+    assert sum(was_read) > len(turns)
 
 
 async def test_retention_counts_what_was_packed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, staged: Staged
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, was_read: Read
 ) -> None:
     monkeypatch.setattr(limits, "RETENTION_PERIOD_S", 0.01)
     monkeypatch.setattr(limits, "RETENTION_MIN_PERIOD_S", 0.01)
@@ -362,7 +382,7 @@ async def test_retention_counts_what_was_packed(
     packing, plain = await both(tmp_path, play, retention=rules)
     assert packing[0] == plain[0]
     assert packing[1]["event"] == plain[1]["event"]
-    assert sum(staged) > 35
+    assert sum(was_read) > 35
 
 
 async def gathered(backend: RocksDbBackend, n_events: int) -> None:
@@ -375,8 +395,7 @@ async def fail_with_new_types(gateway: Gateway, peer: RawPeer, *names: str) -> l
 
     Nothing else is under way.
     """
-    backend, known = backend_of(gateway), known_types(gateway)
-    n_known = 0 if known is None else len(known)
+    backend = backend_of(gateway)
     with held_sync() as may_sync:
         with failing_sync():
             peer.send(request(event_text(names[0])))
@@ -384,8 +403,6 @@ async def fail_with_new_types(gateway: Gateway, peer: RawPeer, *names: str) -> l
             for number, name in enumerate((*names[1:], *names[1:]), 1):
                 peer.send(request(event_text(name)))
                 await gathered(backend, number + 1)
-            if known is not None:  # all but the first one were asked for again
-                assert len(known) >= n_known + len(names) - 1
             may_sync.release()
             await until(lambda: backend.failure is not None, pause_s=0)
         may_sync.release(1_000)
@@ -403,7 +420,7 @@ def types_by_payload(events: Sequence[Event]) -> dict[bytes, str]:
     return {bytes(i.payload.data): i.type[0] for i in events if isinstance(i.payload, JsonPayload)}
 
 
-async def test_types_of_a_failed_commit_are_not_confused(tmp_path: Path, staged: Staged) -> None:
+async def test_types_of_a_failed_commit_are_not_confused(tmp_path: Path, was_read: Read) -> None:
     names = "pqrs"
 
     async def play(gateway: Gateway) -> Any:
@@ -431,64 +448,63 @@ async def test_types_of_a_failed_commit_are_not_confused(tmp_path: Path, staged:
     plain_path = str(tmp_path / "plain").encode()
     assert told == [i.replace(plain_path, b"") for i in expected]
     assert rows == expected_rows
-    assert staged.count(True) > 6
+    assert sum(was_read) > 6
 
 
-async def test_what_was_packed_before_the_store_was_opened_again(tmp_path: Path) -> None:
+async def test_what_was_read_before_the_store_was_opened_again(tmp_path: Path) -> None:
     """Its types have other ids now; it becomes a session all the same."""
     async with serving(tmp_path) as gateway:
-        core, backend = core_of(gateway), backend_of(gateway)
-        known = known_types(gateway)
-        assert known is not None
+        core, backend, types = core_of(gateway), backend_of(gateway), types_of(gateway)
         async with await RawPeer.init(gateway.mariner.port) as peer:
             await answers(peer, [request(event_text("a", 1))])
+            messages = [request(event_text(name, 5, name), event_text(name, 6)) for name in "qrz"]
+            old = [codec.read_batch(i, types) for i in messages]
             await fail_with_new_types(gateway, peer, "p", "q", "r")
             await until(lambda: core.status.name == "OPERATIONAL", pause_s=0)
             peer.send(request(event_text("r", 1, "r")))
             await answer(peer)
             peer.send(request(event_text("q", 1, "q")))
             await answer(peer)
-            messages = [request(event_text(name, 5, name), event_text(name, 6)) for name in "qr"]
-            old = [packed.pack(i, known, decode_events) for i in messages]
-            assert all(old)
-            known.clear()
-            registered = [i for i in old if i is not None]
-            assert not any(i.is_valid for i in registered)
-            sources = [Source(SourceType.CONNECTION, 99)] * 2
-            outcomes = core.register_all(sources, registered, [None, None])
-            assert all(isinstance(i, Session) and i.packed is None for i in outcomes)
+            await submitted(core, old)
             await backend.flush()
         found = (await backend.query(QueryTimeseriesParams(OURS))).events
-        for payload, name in types_by_payload(found).items():
+        by_payload = types_by_payload(found)
+        assert {*by_payload.values()} >= {*"qrz"}
+        for payload, name in by_payload.items():
             assert payload == b'"%b"' % name.encode()
     check_store(tmp_path)
 
 
-async def test_packed_sessions_have_their_events(tmp_path: Path) -> None:
+async def submitted(core: Engine, batches: Sequence[Batch | None]) -> list[Batch]:
+    """Register batches together, and wait until they are durable."""
+    found: list[Batch] = []
+    for batch in batches:
+        assert batch is not None
+        batch.source = core.create_source(SourceType.CONNECTION)
+        found.append(batch)
+    core.submit(found)
+    await asyncio.wait({i.committed for i in found})
+    for batch in found:
+        await batch.committed
+    return found
+
+
+async def test_sessions_have_their_events(tmp_path: Path) -> None:
     """Who asks for them later, while the message is all that is kept."""
     async with serving(tmp_path) as gateway:
-        core = core_of(gateway)
-        async with await RawPeer.init(gateway.mariner.port) as peer:
-            await answers(peer, [request(event_text("a"))] * 2)
-        known = known_types(gateway)
-        assert known is not None
+        core, types = core_of(gateway), types_of(gateway)
         message = request(event_text("a", 1, [1]), event_text("a", 2))
-        found = packed.pack(message, known, decode_events)
-        assert isinstance(found, Packed)
-        sources = [Source(SourceType.CONNECTION, 99)]
-        core.register_all(sources, [decode_events(request(event_text("a", 0)))], [None])
-        [session] = core.register_all(sources, [found], [None])
-        assert isinstance(session, Session)
-        await asyncio.wait([session.committed])
+        before = codec.read_batch(request(event_text("a", 0)), types)
+        await submitted(core, [before])
+        [session] = await submitted(core, [codec.read_batch(message, types)])
         events = [*session.events]
+        assert len(events) == 2
         backend = backend_of(gateway)
         params = QueryTimeseriesParams([("a",)], order=Order.ASCENDING)
         assert events == [*(await backend.query(params)).events][-2:]
 
 
-async def test_what_cannot_be_packed_is_registered_with_the_rest(
-    tmp_path: Path, staged: Staged
-) -> None:
+async def test_what_is_unusual_is_registered_with_the_rest(tmp_path: Path, was_read: Read) -> None:
     """Requests of several kinds, in one piece, keep their order."""
     binary = (
         b'{"type":["a"],"source_timestamp":null,'
@@ -515,74 +531,30 @@ async def test_what_cannot_be_packed_is_registered_with_the_rest(
 
     packing, plain = await both(tmp_path, play)
     assert packing == plain
-    assert any(staged)
+    assert any(was_read)
+    assert not all(was_read)
 
 
-class Gatherer:
-    """What a client sent in an iteration of the loop (``gathering.GatheringClient``)."""
-
-    stream: Any = None
-
-    def __init__(self, core: Engine, requests: Sequence[Sequence[RegisterEvent]]) -> None:
-        self.source = core.create_source(SourceType.CONNECTION)
-        self.type_quota = TypeQuota("client app", 100)
-        n_requests = len(requests)
-        self.gathered: Gathered[int] | None
-        self.gathered = Gathered([*range(n_requests)], [*requests], n_requests)
-        self.sessions: list[Session] = []
-
-    def wait_for_room(self) -> None:
-        raise AssertionError("the core is not full")
-
-    def take_gathered(self) -> Gathered[int] | None:
-        return self.gathered
-
-    def take_outcomes(
-        self, gathered: Gathered[int], outcomes: Sequence[Session | EventerBridgeError]
-    ) -> Sequence[Session]:
-        assert len(gathered.requests) == len(outcomes)
-        self.sessions = [i for i in outcomes if isinstance(i, Session)]
-        return []
-
-    def answer_large(self, outcome: object) -> None:
-        raise AssertionError
-
-    def answer(self) -> None:
-        raise AssertionError
-
-
-async def test_one_client_does_not_take_the_others_off_the_faster_way(tmp_path: Path) -> None:
+async def test_read_batches_and_others_are_committed_together(tmp_path: Path) -> None:
     async with serving(tmp_path) as gateway:
-        async with await RawPeer.init(gateway.mariner.port) as peer:
-            await answers(peer, [request(event_text("a"))])
-        types = gateway.mariner.service.known_types
-        assert types is not None
-        messages = [request(event_text("a", n)) for n in range(3)]
-        decoded = [decode_events(message) for message in messages]
-
-        def packing() -> list[Packed]:
-            asked = [packed.pack(message, types, decode_events) for message in messages]
-            return [i for i in asked if i is not None]
-
-        core = core_of(gateway)
-        clients = [
-            Gatherer(core, packing()),
-            Gatherer(core, [packing()[0], decoded[1]]),
-            Gatherer(core, decoded),
-            Gatherer(core, packing()),
+        core, types = core_of(gateway), types_of(gateway)
+        messages = [request(event_text("a", n), event_text("new one", n)) for n in range(9)]
+        batches = [
+            packed.batch_of(decode_events(message), types)
+            if number % 2
+            else codec.read_batch(message, types)
+            for number, message in enumerate(messages)
         ]
-        gathering = Gathering(core)
-        for client in clients:
-            gathering.add(client)
-        async with asyncio.timeout(TIMEOUT_S):
-            while not clients[-1].sessions:
-                await asyncio.sleep(0)
-        sessions = [session for client in clients for session in client.sessions]
-        commits = {session.committed for session in sessions}
-        await asyncio.wait(commits)
-        assert len(commits) == 1
-        kept = [[i.packed is not None for i in client.sessions] for client in clients]
-        assert kept == [[True] * 3, [False] * 2, [False] * 3, [True] * 3]
+        sessions = await submitted(core, batches)
+        assert len({i.committed for i in sessions}) == 1
         ids = [session.last_id.session for session in sessions]
         assert ids == [*range(ids[0], ids[0] + len(ids))]
-        assert [i.last_id for i in sessions] == [i.events[-1].id for i in sessions]
+        for session, message in zip(sessions, messages, strict=True):
+            events = decode_events(message)
+            assert [*session.register_events] == [*events]
+            assert session.last_id == session.events[-1].id
+            assert packed.encode_events(session) == codec.encode_events(session.events)
+        params = QueryTimeseriesParams(OURS, order=Order.ASCENDING)
+        found = (await backend_of(gateway).query(params)).events
+        assert [*found] == [event for session in sessions for event in session.events]
+    check_store(tmp_path)

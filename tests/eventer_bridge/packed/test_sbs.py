@@ -9,7 +9,6 @@ from typing import Any, Final
 import pytest
 
 from eventer_bridge import packed
-from eventer_bridge.core.session import make_events
 from eventer_bridge.errors import InvalidEventError, InvalidMessageError
 from eventer_bridge.eventer import codec, events
 from eventer_bridge.model import (
@@ -19,10 +18,20 @@ from eventer_bridge.model import (
     RegisterEvent,
     Timestamp,
 )
-from eventer_bridge.packed import Packed, PackedRows
+from eventer_bridge.packed import Batch
 from tests.eventer_bridge.eventer.message_generator import MessageGenerator
 from tests.eventer_bridge.packed import messages
-from tests.eventer_bridge.packed.support import Types, check_events, compiled, event_text, request
+from tests.eventer_bridge.packed.support import (
+    Staging,
+    Types,
+    check_events,
+    compiled,
+    decode_events,
+    event_text,
+    make_events,
+    plain_batch,
+    request,
+)
 from tests.support.examples import examples
 
 pytestmark = compiled
@@ -41,11 +50,11 @@ JSON: Final = (
 
 
 def new_types() -> Types:
-    return Types(read=codec.read_known_type)
+    return Types(read=codec.read_whole_type)
 
 
-def pack(types: Types, message: bytes) -> Packed | None:
-    return packed.pack_sbs(message, types.table, read)
+def pack(types: Types, message: bytes) -> Batch | None:
+    return packed.read_sbs(message, types.table, read)
 
 
 def read(message: bytes) -> Sequence[RegisterEvent]:
@@ -208,11 +217,7 @@ def test_bounds_of_numbers_in_answers(bound: int) -> None:
     )
     found = pack(types, message)
     assert found is not None
-    ends = dict.fromkeys(types.ids.values(), b"")
-    assert (
-        PackedRows(16, 4_096).stage([found], bound, bound, bound, 999_999, {}, ends, True)
-        is not None
-    )
+    packed.assign([found], bound, bound, bound, 999_999)
     made = make_events(bound, bound, read(message), Timestamp(bound, 999_999))
     assert packed.encode_sbs_answers([found]) == codec.encode_register_successes([made])
 
@@ -243,16 +248,19 @@ def test_deep_nesting_takes_no_stack() -> None:
 def test_both_wires_share_the_order_of_a_type() -> None:
     """A type has another table, and another text, for each wire."""
     json_types, types = Types(), new_types()
-    by_json = json_types.packed(request(event_text("a", 5)))
-    by_sbs = pack(types, sbs_request(sbs_event([b"a"], (3, 0), None)))
+    message, sbs = request(event_text("a", 5)), sbs_request(sbs_event([b"a"], (3, 0), None))
+    by_json, by_sbs = json_types.batch(message), pack(types, sbs)
     assert by_sbs is not None
+    packed.assign([by_json, by_sbs], 1, 1, 1, 0)
+    in_python = [
+        plain_batch(events, (1, number, Timestamp(1, 0)))
+        for number, events in enumerate((decode_events(message), read(sbs)), 1)
+    ]
     [type_id] = json_types.ids.values()
-    last = {type_id: (b"", b"", 0)}
-    rows = PackedRows(16, 4_096)
-    staged = rows.stage([by_json, by_sbs], 1, 1, 1, 0, last, {}, True)
-    assert staged is not None
+    staging = Staging(types, {type_id: (b"", b"", 0)}, {})
+    staged = staging.stage([by_json, by_sbs], in_python)
     assert len(staged[2]) == 1  # the second one is not in order
-    assert last[type_id][2] == 1
-    assert len(rows) == 2
+    assert staging.last[type_id][2] == 1
+    assert len(staging.put()) == 2
     with pytest.raises(ValueError, match="another wire"):
         packed.encode_sbs_answers([by_json])

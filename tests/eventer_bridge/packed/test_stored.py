@@ -36,7 +36,7 @@ def decode(rows: list[Row]) -> list[Event]:
 
 
 def stored_events(rows: list[Row]) -> StoredEvents | None:
-    return packed.stored_events(rows, NAMES, keys.encode_type, keys.decode_events)
+    return packed.stored_events(rows, NAMES, packed.encode_type, keys.decode_events)
 
 
 def row(event: Event, *, is_indexed: bool = False) -> Row:

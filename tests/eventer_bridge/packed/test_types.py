@@ -11,12 +11,14 @@ import pytest
 
 from eventer_bridge import packed
 from eventer_bridge.backends.rocksdb import keys
+from eventer_bridge.errors import InvalidEventError
 from eventer_bridge.eventer import codec
-from eventer_bridge.model import EventType
-from eventer_bridge.packed import KnownTypes
+from eventer_bridge.model import EventType, RegisterEvent
+from eventer_bridge.packed import TypeTable
 from tests.eventer_bridge.packed.support import (
     MAX_BYTES,
     Types,
+    check_events,
     check_json,
     compiled,
     decode_events,
@@ -26,8 +28,8 @@ from tests.eventer_bridge.packed.support import (
 
 pytestmark = compiled
 
-OVERHEAD_BYTES: Final = 600
-"""Of a known type, as it is counted at least."""
+OVERHEAD_BYTES: Final = 664
+"""Of a known type of one segment, as it is counted at least."""
 
 
 def of(*names: str | bytes) -> bytes:
@@ -37,7 +39,7 @@ def of(*names: str | bytes) -> bytes:
 def check(types: Types, *names: str | bytes) -> None:
     """What is packed of events of these types is theirs."""
     message = of(*names)
-    check_json(types.packed(message), message, types)
+    check_json(types.batch(message), message, types)
 
 
 def test_each_type_is_asked_for_once() -> None:
@@ -68,7 +70,7 @@ def test_types_that_repeat_alternate_and_change(seed: int) -> None:
             period[chance.randrange(len(period))] = chance.choice(NAMES)
             stream = itertools.cycle(period)
         if chance.random() < 0.02:
-            types.table.clear()
+            types.table.forget_ids()
     assert len(types.table) <= len(NAMES)
 
 
@@ -76,14 +78,14 @@ def test_a_type_that_begins_like_the_one_that_is_guessed() -> None:
     types = Types()
     for _ in range(3):
         check(types, "ab")
-        assert types.pack(request(b'{"type":["ab"')) is None
+        assert types.read(request(b'{"type":["ab"')) is None
         check(types, "abc")
         check(types, "a")
         check(types, b'["ab","c"]')
         for rest in (b"", b"]", b'"', b'"]', b'"]]', b'"] ]', b'"],"source_timestamp":null'):
             text = b'{"type":["ab' + rest + b',"source_timestamp":null,"payload":null}'
             message = request(text)
-            found = types.pack(message)
+            found = types.read(message)
             if found is not None:
                 check_json(found, message, types)
 
@@ -103,7 +105,7 @@ def test_a_type_that_is_not_known_is_asked_for_again() -> None:
     types = Types()
     types.unknown.add(("b",))
     for _ in range(3):
-        assert types.pack(of("a", "b")) is None
+        assert types.read(of("a", "b")) is None
     assert types.asked == [b'["a"]', *[b'["b"]'] * 3]
     types.unknown.clear()
     check(types, "a", "b")
@@ -117,7 +119,7 @@ def test_it_is_bounded(max_bytes: int) -> None:
     n_largest = 0
     for number in range(1_000):
         text = b'["%d%b"]' % (number % 500, b"x" * (number % 300))
-        found = types.pack(of(text))
+        found = types.read(of(text))
         fits = OVERHEAD_BYTES + 2 * len(text) <= max_bytes
         assert (found is not None) is fits
         if found is not None:
@@ -127,25 +129,40 @@ def test_it_is_bounded(max_bytes: int) -> None:
     assert n_largest >= max_bytes // (OVERHEAD_BYTES + 2 * 310)
 
 
+def test_types_of_objects_that_are_too_large_are_not_kept() -> None:
+    """They are refused later, with what is wrong with them."""
+    types = Types(10_000)
+    names: list[EventType] = [("a",) * 200, ("x" * 20_000,), ("b",)]
+    events = [RegisterEvent(name, None, None) for name in names]
+    for _ in range(3):
+        found = packed.batch_of(events, types.table)
+        check_events(found, events, types)
+        assert len(types.table) == 1
+    types.unready |= {*names}
+    types.table.forget_ids()
+    assert packed.unready([found]) == [*enumerate(names)]
+    assert found.object_bytes > 200 * 64
+
+
 def test_spaces_count() -> None:
     types = Types(10_000)
     n_largest = 0
     for number in range(1, 100):
         check(types, b'[%b"a"]' % (b" " * (300 + number)))
         n_largest = max(n_largest, len(types.table))
-    assert n_largest == 10_000 // (OVERHEAD_BYTES + 350)
+    assert n_largest == 10_000 // (OVERHEAD_BYTES + 330)
     check(types, "a")
 
 
 def test_what_a_type_is_as_json_counts() -> None:
     """It may be longer than what came."""
-    types = Types(10_000, read=codec.read_known_type)
+    types = Types(10_000, read=codec.read_whole_type)
     n_largest = 0
     for number in range(100):
         name = b"%d" % number + b"\0" * 500
         event = b"\x81" + bytes((len(name) >> 7, len(name) & 0x7F | 0x80)) + name
         assert (
-            packed.pack_sbs(b"\x81" + event + b"\x80\x80", types.table, decode_events) is not None
+            packed.read_sbs(b"\x81" + event + b"\x80\x80", types.table, decode_events) is not None
         )
         n_largest = max(n_largest, len(types.table))
     assert n_largest == 10_000 // (OVERHEAD_BYTES + 7 * 500)
@@ -153,12 +170,12 @@ def test_what_a_type_is_as_json_counts() -> None:
 
 def test_what_was_packed_keeps_its_types_when_the_table_is_full() -> None:
     types = Types(5_000)
-    packed_before = [(of(name, "x"), types.packed(of(name, "x"))) for name in "abcdefghijkl"]
+    read_before = [(of(name, "x"), types.batch(of(name, "x"))) for name in "abcdefghijkl"]
     for number in range(100):
         check(types, f"more {number}")
-    types.table.clear()
+    types.table.forget_ids()
     gc.collect()
-    for message, found in packed_before:
+    for message, found in read_before:
         check_json(found, message, types)
 
 
@@ -170,38 +187,86 @@ def test_the_table_is_full_in_the_middle_of_a_request() -> None:
         check(types, *names, *reversed(names))
 
 
-def test_clear_begins_another_epoch() -> None:
+def test_forgetting_ids_begins_another_epoch() -> None:
     types = Types()
-    found, epoch = types.packed(of("a")), types.table.epoch
-    validity = [found.is_valid]
-    types.table.clear()
+    found, epoch = types.batch(of("a", "b", "a")), types.table.epoch
+    assert packed.unready([found]) == []
+    types.table.forget_ids()
     assert types.table.epoch != epoch
-    assert len(types.table) == 0
-    again = types.packed(of("a"))
-    validity += [found.is_valid, again.is_valid]
-    assert validity == [True, False, True]
-    assert types.asked == [b'["a"]'] * 2
+    assert len(types.table) == 2
+    assert packed.unready([found]) == []
+    assert types.asked == [b'["a"]', b'["b"]'] * 2
+    assert packed.unready([found, types.batch(of("b"))]) == []
+    assert len(types.asked) == 4
 
 
-def test_ids_are_asked_for_again_after_clear() -> None:
+def test_types_that_are_not_ready_are_asked_for_until_they_are() -> None:
     types = Types()
-    old = types.packed(of("a", "b"))
-    types.ids.clear()
-    types.table.clear()
-    new = types.packed(of("b", "a"))
-    for found, message in ((new, of("b", "a")), (types.packed(of("a", "b")), of("a", "b"))):
+    types.unready.add(("b",))
+    found, other = types.batch(of("a", "b", "c", "b")), types.batch(of("b"))
+    for _ in range(2):
+        assert packed.unready([found, other]) == [(1, ("b",))]  # once of each
+        assert packed.unready([found], 2) == [(3, ("b",))]
+        assert packed.unready([found], 1, 3) == [(1, ("b",))]
+        assert packed.unready([found], 9) == packed.unready([found], 2, 1) == []
+    types.unready.clear()
+    n_asked = len(types.asked)
+    assert packed.unready([found, other]) == []
+    assert types.asked[n_asked:] == [b'["b"]']
+    types.unready |= {("a",), ("c",)}
+    assert packed.unready([found, other]) == []  # until ids are forgotten
+    types.table.forget_ids()
+    assert packed.unready([found, other]) == [(0, ("a",)), (2, ("c",))]
+    assert found.object_bytes > other.object_bytes
+
+
+def test_ids_are_asked_for_again() -> None:
+    types = Types()
+    old = types.batch(of("a", "b"))
+    types.ids = {("b",): b"\0\0\0\7"}
+    types.table.forget_ids()
+    new = types.batch(of("b", "a"))
+    assert packed.unready([old, new]) == []
+    assert types.ids["a",] != b"\0\0\0\0"
+    for found, message in ((new, of("b", "a")), (old, of("a", "b"))):
         check_json(found, message, types)
-    assert new.is_valid
-    assert not old.is_valid
+
+
+def test_ids_that_are_not_ready_are_looked_up() -> None:
+    """A type may be new, or its id may have been another one."""
+    types = Types()
+    types.unready.add(("b",))
+    message = of("a", "b", "a")
+    found = types.batch(message)
+    types.ids = {("b",): b"\0\0\0\0", ("a",): b"\0\0\0\1"}
+    types.table.forget_ids()
+    check_json(found, message, types)
 
 
 def test_being_full_begins_no_epoch() -> None:
     types = Types(1_000)
-    first, epoch = types.packed(of("a")), types.table.epoch
+    first, epoch = types.batch(of("a")), types.table.epoch
     for number in range(10):
-        types.packed(of(str(number)))
+        types.batch(of(str(number)))
     assert types.table.epoch == epoch
-    assert first.is_valid
+    n_asked = len(types.asked)
+    assert packed.unready([first]) == []
+    assert len(types.asked) == n_asked
+
+
+def test_types_of_objects_are_known_by_themselves() -> None:
+    types = Types()
+    by_text = types.batch(of("a", "b"))
+    by_objects = [packed.batch_of(by_text.register_events, types.table) for _ in range(2)]
+    assert types.asked == [b'["a"]', b'["b"]', ("a",), ("b",)]
+    for found in by_objects:
+        check_events(found, by_text.register_events, types)
+    types.unknown.add(("c",))
+    events = decode_events(of("a", "c"))
+    with pytest.raises(ValueError, match="a type that cannot be stored"):
+        packed.batch_of(events, types.table)
+    with pytest.raises(InvalidEventError, match="is not Unicode text"):
+        packed.batch_of([RegisterEvent(("\ud800",), None, None)], types.table)
 
 
 class FindError(Exception):
@@ -211,18 +276,18 @@ class FindError(Exception):
 def test_what_find_raises_is_told() -> None:
     is_failing = True
 
-    def find(text: bytes) -> tuple[EventType, bytes, bytes]:
+    def find(text: Any) -> tuple[EventType, bytes, bytes]:
         if is_failing and text == b'["b"]':
             raise FindError
         return keys.decode_type(text), b"type", text
 
-    table = KnownTypes(find, MAX_BYTES)
+    table = TypeTable(find, MAX_BYTES)
     for _ in range(3):
         with pytest.raises(FindError):
-            packed.pack(of("a", "b", "a"), table, decode_events)
+            packed.read_json(of("a", "b", "a"), table, decode_events)
     assert len(table) == 1
     is_failing = False
-    assert packed.pack(of("a", "b", "a"), table, decode_events) is not None
+    assert packed.read_json(of("a", "b", "a"), table, decode_events) is not None
 
 
 @pytest.mark.parametrize(
@@ -237,10 +302,10 @@ def test_what_find_raises_is_told() -> None:
     ],
 )
 def test_what_find_may_not_return(wrong: Any) -> None:
-    table = KnownTypes(lambda _: wrong, MAX_BYTES)
+    table = TypeTable(lambda _: wrong, MAX_BYTES)
     for _ in range(2):
         with pytest.raises((ValueError, TypeError)):
-            packed.pack(of("a"), table, decode_events)
+            packed.read_json(of("a"), table, decode_events)
     assert len(table) == 0
 
 
@@ -249,22 +314,22 @@ def test_find_may_use_the_table() -> None:
     types = Types(20_000)
     find, depth, packed_within = types.find, 0, []
 
-    def find_and_more(text: bytes) -> tuple[EventType, bytes, bytes] | None:
+    def find_and_more(text: Any) -> tuple[EventType, bytes, bytes] | None:
         nonlocal depth
         if depth < 3:
             depth += 1
             number = len(types.asked)
             message = of(str(number), "a", str(number % 3))
             if number % 7 == 0:
-                types.table.clear()
-            packed_within.append((message, types.pack(message)))
+                types.table.forget_ids()
+            packed_within.append((message, types.read(message)))
             depth -= 1
         return find(text)
 
-    types.table = KnownTypes(find_and_more, 20_000)
+    types.table = TypeTable(find_and_more, 20_000)
     for number in range(100):
         message = of("a", str(number), "b", str(number % 5))
-        check_json(types.packed(message), message, types)
+        check_json(types.batch(message), message, types)
     assert len(packed_within) > 100
     for message, found in packed_within:
         assert found is not None
@@ -283,22 +348,21 @@ class Name(str):
 def test_nothing_is_kept_that_is_not_needed() -> None:
     gone: list[Any] = []
 
-    def find(text: bytes) -> tuple[EventType, bytes, bytes]:
+    def find(text: Any) -> tuple[EventType, bytes, bytes]:
         name = Name(keys.decode_type(text)[0])
         gone.append(weakref.ref(name))
         return (name,), b"type", text
 
-    table = KnownTypes(find, 3_000)
-    found = packed.pack(of("first", "a", "b", "a"), table, decode_events)
+    table = TypeTable(find, 3_000)
+    found = packed.read_json(of("first", "a", "b", "a"), table, decode_events)
     assert found is not None
     for number in range(100):
-        assert packed.pack(of(str(number), "a"), table, decode_events) is not None
-        assert packed.pack(of(str(number), "a")[:-1], table, decode_events) is None
-        assert packed.pack(of(str(number), "a") + b"x", table, decode_events) is None
+        assert packed.read_json(of(str(number), "a"), table, decode_events) is not None
+        assert packed.read_json(of(str(number), "a")[:-1], table, decode_events) is None
+        assert packed.read_json(of(str(number), "a") + b"x", table, decode_events) is None
     gc.collect()
     alive = [i for i in gone if i() is not None]
     assert len(alive) == 3 + len(table)
-    del found
-    table.clear()
+    del found, table
     gc.collect()
     assert [i for i in gone if i() is not None] == []

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from eventer_bridge import chatter
-from eventer_bridge.backends import memory
+from eventer_bridge.backends import rocksdb
 from eventer_bridge.core import engine
 from eventer_bridge.core.authentication import OneForAll
 from eventer_bridge.core.engine import Engine
@@ -31,7 +31,7 @@ TOKEN = "pair"
 
 @contextlib.asynccontextmanager
 async def standby(server_id: int = 1) -> AsyncIterator[Engine]:
-    backend = memory.create()
+    backend = await rocksdb.create_temporary()
     core = Engine(backend, server_id)
     try:
         yield core
@@ -43,7 +43,7 @@ async def standby(server_id: int = 1) -> AsyncIterator[Engine]:
 @contextlib.asynccontextmanager
 async def other(server_id: int = 2, port: int = 0) -> AsyncIterator[tuple[Engine, chatter.Address]]:
     """Another server, OPERATIONAL, and where it listens."""
-    backend = memory.create()
+    backend = await rocksdb.create_temporary()
     core = await engine.create(backend, server_id)
     listen = chatter.Address("127.0.0.1", port)
     server = await eventer_server.listen(core, listen, OneForAll(TOKEN))

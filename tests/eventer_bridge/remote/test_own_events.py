@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from eventer_bridge import chatter, limits
-from eventer_bridge.backends import dummy, memory
+from eventer_bridge.backends import dummy, rocksdb
 from eventer_bridge.backends.base import Backend
 from eventer_bridge.core.engine import Engine
 from eventer_bridge.model import (
@@ -39,7 +39,7 @@ async def member(
 
 @pytest.mark.parametrize("backend", ["memory", "dummy"])
 async def test_one_that_misses_nothing_does_not_wait_for_ever(backend: str) -> None:
-    made = memory.create() if backend == "memory" else dummy.create()
+    made = await rocksdb.create_temporary() if backend == "memory" else dummy.create()
     if backend == "memory":
         await made.note_whole()
     async with member(made) as (core, group):
@@ -50,7 +50,7 @@ async def test_one_that_misses_nothing_does_not_wait_for_ever(backend: str) -> N
 
 
 async def test_one_that_may_miss_something_waits_for_an_answer() -> None:
-    async with member(memory.create()) as (core, group):
+    async with member(await rocksdb.create_temporary()) as (core, group):
         asking = asyncio.create_task(regain(core, group, 0.0, accepts_loss=False))
         await asyncio.wait([asking], timeout=0.1)
         assert not asking.done()
@@ -88,7 +88,7 @@ async def test_what_is_missing_of_what_comes_back_is_told(
             if sorted(kept) == ids[-3:]:
                 break
             await asyncio.sleep(0.01)
-        async with member(memory.create(), None) as (core, group):
+        async with member(await rocksdb.create_temporary(), None) as (core, group):
             address = chatter.Address("127.0.0.1", eventer_port(second))
             group.update([server_data(2, address, None)])
             assert await regain(core, group, 60, accepts_loss=False) == {2}
@@ -100,7 +100,7 @@ async def test_what_is_missing_of_what_comes_back_is_told(
 
 
 async def test_a_loss_is_accepted() -> None:
-    backend = memory.create()
+    backend = await rocksdb.create_temporary()
     async with member(backend) as (core, group):
         group.update([server_data(2, NOBODY, TOKEN)])
         assert await regain(core, group, 0.2, accepts_loss=True) == set()

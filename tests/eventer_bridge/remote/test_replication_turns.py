@@ -12,7 +12,7 @@ from eventer_bridge import chatter, limits
 from eventer_bridge.backends import rocksdb
 from eventer_bridge.core import engine
 from eventer_bridge.core.engine import Engine
-from eventer_bridge.core.session import REMOTE_SOURCE, Session
+from eventer_bridge.core.session import REMOTE_SOURCE
 from eventer_bridge.eventer import client
 from eventer_bridge.memory import account_of_process
 from eventer_bridge.model import (
@@ -22,6 +22,7 @@ from eventer_bridge.model import (
     SourceType,
     Status,
 )
+from eventer_bridge.packed import Batch
 from eventer_bridge.remote import limits as remote_limits
 from eventer_bridge.remote import replication
 from eventer_bridge.remote.replication import Replication
@@ -50,7 +51,7 @@ class Turns:
     def stop(self) -> None:
         self._handle.cancel()
 
-    def on_session(self, session: Session, persisted: bool) -> None:
+    def on_session(self, session: Batch, persisted: bool) -> None:
         if persisted or session.source is not REMOTE_SOURCE:
             return
         self.n_events += len(session.events)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mariner.cli.backup_order import StoreState, in_order, newest, surplus
+from mariner.cli.backup_places import StoreState, in_order, newest, surplus
 
 RESTORED = {
     "9": StoreState(("a",), 10),

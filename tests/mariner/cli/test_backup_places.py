@@ -21,8 +21,8 @@ from eventer_bridge.backends.rocksdb import control, directories
 from eventer_bridge.errors import StorageError
 from eventer_bridge.model import Event, EventId, Timestamp
 from mariner.cli import backup_places, main
-from mariner.cli.backup_order import StoreState
-from mariner.cli.backup_places import ObjectPlace, Place
+from mariner.cli.backup_places import ObjectPlace, Place, StoreState
+from tests.eventer_bridge.backends import putting
 from tests.mariner.cli.test_store_commands import fails, registering, run
 from tests.support.gateway import gateway
 from tests.support.object_store import object_store
@@ -91,7 +91,7 @@ async def stored(store: Path, session: int) -> None:
     """Have a store contain a session more."""
     async with await rocksdb.create(store) as backend:
         event_id, timestamp = EventId(1, session, 1), Timestamp(session, 0)
-        await backend.register([Event(event_id, ("a",), timestamp, None, None)])
+        await putting.put(backend, [Event(event_id, ("a",), timestamp, None, None)])
 
 
 async def until_next_second() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from mariner.cli.status_table import duration, render
+from mariner.cli.status import duration, render
 from mariner.gateway.status import (
     ClientStatus,
     ConnectionStatus,

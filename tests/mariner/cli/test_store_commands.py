@@ -19,8 +19,8 @@ from rocksdict import Options, Rdict
 
 from eventer_bridge import limits
 from eventer_bridge.backends.rocksdb import control
-from eventer_bridge.backends.rocksdb.clean_shutdown import MARKER
-from eventer_bridge.backends.rocksdb.contents import ALL_FAMILIES
+from eventer_bridge.backends.rocksdb.contents import FAMILIES
+from eventer_bridge.backends.rocksdb.markers import MARKER
 from eventer_bridge.backends.rocksdb.store import Store
 from mariner.cli import main
 from tests.support import forked
@@ -195,7 +195,7 @@ async def test_info_verify_and_compact(tmp_path: Path, monkeypatch: pytest.Monke
     assert re.fullmatch(text, result.stdout)
     assert (await run("store", "verify", store)).code == 0
 
-    families = {name: Options(raw_mode=True) for name in ("default", *ALL_FAMILIES)}
+    families = {name: Options(raw_mode=True) for name in ("default", *FAMILIES)}
     (store / MARKER).unlink()
     db = Rdict(str(store), Options(raw_mode=True), families)
     sources = db.get_column_family("source")

@@ -9,8 +9,7 @@ import pytest
 from eventer_bridge import tls
 from eventer_bridge.model import QueryLatestParams, QueryTimeseriesParams, Status
 from eventer_bridge.net import limits as net_limits
-from mariner import client
-from mariner.client import notifications
+from mariner import client, limits
 from mariner.errors import (
     ConnectError,
     ConnectionLostError,
@@ -197,7 +196,7 @@ async def test_pings_of_the_server_are_answered() -> None:
                 "msg_type": "gap",
                 "server_id": 1,
                 "oldest": None,
-                "other_history": {"last": 0, "reason": "x" * 9 * notifications.EVENT_BYTES},
+                "other_history": {"last": 0, "reason": "x" * 9 * limits.EVENT_BYTES},
             },
             10,
         ),
@@ -207,8 +206,8 @@ async def test_pings_of_the_server_are_answered() -> None:
 async def test_what_holds_no_events_takes_memory_too(
     monkeypatch: pytest.MonkeyPatch, message: dict[str, Any], most: int
 ) -> None:
-    n_bytes = 100 * notifications.EVENT_BYTES
-    monkeypatch.setattr(notifications, "MAX_QUEUED_BYTES", n_bytes)
+    n_bytes = 100 * limits.EVENT_BYTES
+    monkeypatch.setattr(limits, "MAX_NOTIFICATIONS_BYTES", n_bytes)
 
     async def script(peer: ScriptedPeer) -> None:
         assert (await peer.receive())["msg_type"] == "init_req"

@@ -7,20 +7,20 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mariner import limits
 from mariner.client.buffer_file import (
-    ROW_BYTES,
     BufferChange,
     BufferedRegistration,
     BufferFile,
     WhenFull,
 )
 
-MAX_BYTES = 8 * ROW_BYTES
+MAX_BYTES = 8 * limits.BUFFER_ROW_BYTES
 
 STEPS = st.lists(
     st.tuples(
         st.sampled_from([*["add"] * 6, *["refuse"] * 2, "forward", "retry", "drop", "open"]),
-        st.sampled_from([0, ROW_BYTES, 2 * ROW_BYTES, 37]),
+        st.sampled_from([0, limits.BUFFER_ROW_BYTES, 2 * limits.BUFFER_ROW_BYTES, 37]),
     ),
     min_size=20,
     max_size=60,

@@ -21,8 +21,9 @@ from eventer_bridge.model import (
 )
 from eventer_bridge.net import limits
 from mariner import client
-from mariner.client import BufferedClient, WhenFull, buffered
-from mariner.client.buffer_file import ROW_BYTES, BufferFile
+from mariner import limits as client_limits
+from mariner.client import BufferedClient, WhenFull
+from mariner.client.buffer_file import BufferFile
 from mariner.client.buffered import RegistrationBuffer
 from mariner.errors import (
     BufferFullError,
@@ -31,6 +32,8 @@ from mariner.errors import (
     MarinerError,
 )
 from tests.eventer_bridge.backends.faults import full_disk
+from tests.support import gateway as gateways
+from tests.support import proxy
 from tests.support.inprocess import APP, running_gateway
 
 NOBODY: Final = 1
@@ -42,7 +45,7 @@ READER: Final = {**APP, "register_events": [{"subscriptions": [["a"]]}]}
 @pytest.fixture(autouse=True)
 def retry_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "RECONNECT_MAX_S", 0.05)
-    monkeypatch.setattr(buffered, "RETRY_S", 0.02)
+    monkeypatch.setattr(client_limits, "BUFFER_RETRY_S", 0.02)
 
 
 async def opened(path: Path, port: int = NOBODY, **options: Any) -> BufferedClient:
@@ -149,7 +152,7 @@ async def test_what_is_refused_for_good_is_put_aside(
         status = await buffer.status()
         assert (status.refused, status.forwarded) == (33, 67)
         assert status.last_reason == "register_events[0]: no right to register 'b'"
-        assert status.bytes > 33 * ROW_BYTES
+        assert status.bytes > 33 * client_limits.BUFFER_ROW_BYTES
     told = [i for i in caplog.records if i.message == "registration refused and put aside"]
     assert [i.levelno for i in told if i.levelno > logging.DEBUG] == [logging.WARNING]
 
@@ -320,22 +323,23 @@ async def test_a_full_disk(tmp_path: Path) -> None:
 
 
 async def test_a_full_disk_while_it_forwards(tmp_path: Path) -> None:
-    async with contextlib.AsyncExitStack() as stack:
-        async with running_gateway() as gateway:
-            port = gateway.mariner.port
-        buffer = await stack.enter_async_context(await opened(tmp_path, port))
-        for i in range(100):
-            await buffer.register(of(i))
-        listen = {"host": "127.0.0.1", "port": port}
-        with full_disk():
-            await stack.enter_async_context(running_gateway(mariner=listen))
-            while len(await stored(port)) < 100:
-                pass
-            assert (await buffer.status()).waiting
-        await buffer.register(of(100))
-        await buffer.drain()
-        assert values(await stored(port)) == [*range(101)]
-        assert (await buffer.status()).forwarded == 101
+    async with (
+        gateways.gateway(tmp_path) as gateway,  # whose disk is not full: that is of this process
+        proxy.create(gateway.port) as way,
+    ):
+        way.is_refusing = True
+        async with await opened(tmp_path, way.port) as buffer:
+            for i in range(100):
+                await buffer.register(of(i))
+            with full_disk():
+                way.is_refusing = False
+                while len(await stored(gateway.port)) < 100:
+                    pass
+                assert (await buffer.status()).waiting
+            await buffer.register(of(100))
+            await buffer.drain()
+            assert values(await stored(gateway.port)) == [*range(101)]
+            assert (await buffer.status()).forwarded == 101
 
 
 def _overwrite(path: Path, begin: int, n_bytes: int) -> None:

@@ -23,8 +23,7 @@ from eventer_bridge.model import (
     Timestamp,
 )
 from mariner import client
-from mariner.client import watching
-from mariner.client.notifications import MAX_QUEUED_BYTES
+from mariner import limits as client_limits
 from mariner.errors import (
     ConnectError,
     ConnectionLostError,
@@ -266,7 +265,7 @@ async def test_text_that_has_no_wire_form(ours: Server) -> None:
 
 
 async def test_unread_notifications_hold_back_the_server_and_are_not_lost(ours: Server) -> None:
-    count = MAX_QUEUED_BYTES // MIB + 8
+    count = client_limits.MAX_NOTIFICATIONS_BYTES // MIB + 8
     async with (
         await ours.connect(subscriptions=[("large",)]) as subscriber,
         await ours.connect() as other,
@@ -275,7 +274,11 @@ async def test_unread_notifications_hold_back_the_server_and_are_not_lost(ours: 
             await other.register([register_event("large", value=[i, "x" * MIB])])
         await until(lambda: subscriber._connection.is_reading_paused)
         queued_bytes = subscriber._notifications._size_bytes
-        assert MAX_QUEUED_BYTES <= queued_bytes < MAX_QUEUED_BYTES + 2 * MIB
+        assert (
+            client_limits.MAX_NOTIFICATIONS_BYTES
+            <= queued_bytes
+            < client_limits.MAX_NOTIFICATIONS_BYTES + 2 * MIB
+        )
         events = subscriber.events()
         numbers = [values(await anext(events))[0][0] for _ in range(count)]
         assert numbers == list(range(count))
@@ -285,8 +288,8 @@ async def test_unread_notifications_hold_back_the_server_and_are_not_lost(ours: 
 async def test_a_request_behind_unread_notifications_fails_loudly(
     ours: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watching, "STALL_TIMEOUT_S", 0.1)
-    count = MAX_QUEUED_BYTES // MIB + 4
+    monkeypatch.setattr(client_limits, "STALL_TIMEOUT_S", 0.1)
+    count = client_limits.MAX_NOTIFICATIONS_BYTES // MIB + 4
     async with (
         await ours.connect(subscriptions=[("stall",)]) as subscriber,
         await ours.connect() as other,
@@ -300,7 +303,7 @@ async def test_a_request_behind_unread_notifications_fails_loudly(
             await subscriber.ping()
         await subscriber.wait_closed()
         batches = [batch async for batch in subscriber.events()]
-    assert MAX_QUEUED_BYTES // MIB <= len(batches) <= count
+    assert client_limits.MAX_NOTIFICATIONS_BYTES // MIB <= len(batches) <= count
 
 
 async def test_server_dies(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from eventer_bridge import limits
-from mariner.client.key_maker import KeyMaker
+from mariner.client.reconnecting import KeyMaker
 
 
 def test_keys_sort_as_they_were_made(monkeypatch: pytest.MonkeyPatch) -> None:

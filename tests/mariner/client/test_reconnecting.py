@@ -27,8 +27,8 @@ from eventer_bridge.model import (
 )
 from eventer_bridge.net import limits as net_limits
 from mariner import client
+from mariner import limits as client_limits
 from mariner.client import ReconnectingClient
-from mariner.client.reconnecting import MAX_UNANSWERED
 from mariner.errors import (
     ConnectionLostError,
     LocalProtocolError,
@@ -119,7 +119,7 @@ async def test_the_order_is_kept_when_the_disk_fails(tmp_path: Path) -> None:
         running_gateway(path=tmp_path / "store") as running,
         reconnecting(running.mariner.port) as connection,
     ):
-        backend = running._backend
+        backend = running.backend
         assert isinstance(backend, RocksDbBackend)
         await connection.register(numbered(0))
         for begin in range(1, 1_000, 200):
@@ -226,13 +226,13 @@ async def test_the_next_server_is_used_when_one_ends() -> None:
 async def test_a_server_in_standby_is_left(tmp_path: Path) -> None:
     async with (
         running_gateway(path=tmp_path / "store") as first,
-        running_gateway() as second,
-        reconnecting(first.mariner.port, second.mariner.port) as connection,
+        gateway(tmp_path) as second,  # whose disk is not full: that is of this process
+        reconnecting(first.mariner.port, second.port) as connection,
     ):
         await connection.register(numbered(1))
         with full_disk():
             await connection.register(numbered(2))
-            assert connection.address == f"127.0.0.1:{second.mariner.port}"
+            assert connection.address == f"127.0.0.1:{second.port}"
 
 
 async def test_nobody_listens_at_first(caplog: pytest.LogCaptureFixture) -> None:
@@ -315,9 +315,9 @@ async def test_no_more_than_that_wait() -> None:
     async with gateway_port() as port:
         pass
     async with reconnecting(port) as connection:
-        n_asked = MAX_UNANSWERED + 10
+        n_asked = client_limits.MAX_UNANSWERED + 10
         tasks = [asyncio.create_task(connection.register(numbered(i))) for i in range(n_asked)]
         for _ in range(5):
             await asyncio.sleep(0)
-        assert len(connection._waiting) == MAX_UNANSWERED
+        assert len(connection._waiting) == client_limits.MAX_UNANSWERED
     await asyncio.gather(*tasks, return_exceptions=True)

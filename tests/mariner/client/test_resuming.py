@@ -26,7 +26,7 @@ from eventer_bridge.net import limits as net_limits
 from mariner import client
 from mariner.client import ReconnectingClient, ReplayBatch
 from mariner.client.reconnecting import Connect
-from mariner.client.resuming import Resumption
+from mariner.client.replay import Resumption
 from mariner.errors import ConnectionLostError, CursorLostError, GapError, LocalProtocolError
 from mariner.wire.messages import EventsAck, EventsMsg
 from tests.support import proxy

@@ -8,16 +8,15 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 import pytest
 
 from eventer_bridge.backends.rocksdb import storage_thread
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.core.engine import Engine
-from eventer_bridge.core.session import Session
-from eventer_bridge.model import RegisterEvent, Source
+from eventer_bridge.packed import Batch
 from mariner import limits
 from mariner.cli import main
 
@@ -62,20 +61,19 @@ HANGING: Final = frozenset({"loop-sleeps", "sync-hangs"})
 
 
 def _install() -> None:
-    register = Engine.register
+    submit = Engine.submit
 
-    def faulty(
-        self: Engine, source: Source, register_events: Sequence[RegisterEvent], *others: Any
-    ) -> Session:
-        first, *rest = register_events[0].type
-        if first == "fault":
-            sys.stderr.write(f"{BEGINS}\n")
-            if rest[0] in HANGING:
-                PATCH.setattr(limits, "MAX_STOP_S", STOP_S)
-            FAULTS[rest[0]]()
-        return register(self, source, register_events, *others)
+    def faulty(self: Engine, batches: list[Batch]) -> None:
+        for event_type in (i for batch in batches for i in batch.event_types[:1]):
+            first, *rest = event_type
+            if first == "fault":
+                sys.stderr.write(f"{BEGINS}\n")
+                if rest[0] in HANGING:
+                    PATCH.setattr(limits, "MAX_STOP_S", STOP_S)
+                FAULTS[rest[0]]()
+        submit(self, batches)
 
-    PATCH.setattr(Engine, "register", faulty)
+    PATCH.setattr(Engine, "submit", faulty)
 
 
 if __name__ == "__main__":

@@ -21,8 +21,8 @@ from eventer_bridge.errors import ConfigurationError, EventerBridgeError
 from eventer_bridge.eventer import client as eventer
 from mariner import limits
 from mariner.gateway import config_check, config_file, cursor_requests
+from mariner.gateway.counts import RegistrationsAudit
 from mariner.gateway.logs.audit import AuditConfig
-from mariner.gateway.registrations_audit import RegistrationsAudit
 from tests.mariner.gateway.reloaded import client, running
 from tests.mariner.gateway.test_cursors import cursors_of, reader
 from tests.mariner.gateway.test_quotas import eventer_gateway
@@ -168,7 +168,7 @@ async def test_backups_and_restores(tmp_path: Path, trail: Trail) -> None:
         assert trail.of("restored") == []
         await asyncio.to_thread(control.checkpoint, store, copy)
         assert trail.of("backup") == [{"path": str(copy)}]
-        before = it._backend.history_id  # type: ignore[union-attr]
+        before = it.backend.history_id  # type: ignore[union-attr]
     shutil.rmtree(store)
     restored = ext_begin_history(copy)
     for _ in range(2):  # it is told of once
@@ -212,7 +212,7 @@ async def test_registrations_by_client(
 
 def test_a_client_that_is_configured_anew_is_counted_anew(trail: Trail) -> None:
     account = Account("app", "app")
-    registrations = RegistrationsAudit(lambda: {"mariner": [account]}, lambda: True)  # type: ignore[dict-item]
+    registrations = RegistrationsAudit(lambda: {"mariner": [account]}, lambda: True)
     for n_registered in (5, 2, 2):
         account.n_registered = n_registered
         registrations.write()

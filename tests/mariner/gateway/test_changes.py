@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import pytest
 
-from mariner.gateway import changes, config_file
+from mariner.gateway import config, config_file
 
 TLS: Final = {"cert": "c", "key": "k", "client_ca": "a"}
 REMOTE: Final = {"server_id": 2, "host": "h", "port": 1, "token": "t", "tls": {"ca": "a"}}
@@ -38,8 +38,8 @@ def changed(*path: str | int, to: Any) -> dict[str, Any]:
 def compared(before: dict[str, Any], after: dict[str, Any]) -> tuple[list[str], list[str]]:
     """What is changed by a reload, and what takes a restart."""
     running, wanted = config_file.parse(before, "before"), config_file.parse(after, "after")
-    runs = changes.taken_on(running, wanted)
-    return list(changes.differences(running, runs)), list(changes.differences(runs, wanted))
+    runs = config.taken_on(running, wanted)
+    return list(config.differences(running, runs)), list(config.differences(runs, wanted))
 
 
 CORE: Final = "event_core"

@@ -12,7 +12,7 @@ from hat import json as hat_json
 
 from eventer_bridge.errors import ConfigurationError
 from mariner import limits
-from mariner.gateway.config_decoding import decode
+from mariner.gateway.config_file import decode
 
 ROOT: Final = Path(__file__).parents[3]
 EXAMPLES: Final = [

@@ -18,8 +18,7 @@ from eventer_bridge.backends.reader_rows import (
     parked_prefix,
 )
 from eventer_bridge.backends.rocksdb import control
-from eventer_bridge.backends.rocksdb.verified_rows import Finding
-from eventer_bridge.backends.rocksdb.verify import ext_verify
+from eventer_bridge.backends.rocksdb.verify import Finding, ext_verify
 from eventer_bridge.core.cursors import Cursor, Cursors
 from eventer_bridge.core.group_events import ToldCursor
 from eventer_bridge.errors import StoreDamagedError

@@ -4,7 +4,7 @@ import prometheus_client
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from mariner.gateway.histogram import Histogram
+from mariner.gateway.metrics import Histogram
 
 BOUNDS = (0.001, 0.5, 1, 10)
 VALUES = (0, 0.001, 0.0011, 0.5, 1, 9.5, 10, 10.5, 1e9)

@@ -50,11 +50,11 @@ async def serving(path: Path) -> AsyncIterator[Gateway]:
 async def broken(gateway: Gateway) -> AsyncIterator[None]:
     """Its disk fails from the first event ``a`` on; afterwards it has recovered."""
     assert isinstance(gateway.core, Engine)
-    assert isinstance(gateway._backend, RocksDbBackend)
+    assert isinstance(gateway.backend, RocksDbBackend)
     with failing_from(gateway.core, ("a",)):
         yield
-        assert gateway._backend.failure is not None
-    await recovered(gateway._backend)
+        assert gateway.backend.failure is not None
+    await recovered(gateway.backend)
 
 
 def eventer_port(gateway: Gateway) -> int:

@@ -15,7 +15,7 @@ from eventer_bridge.backends.rocksdb import RocksDbBackend
 from eventer_bridge.backends.rocksdb.query import StoreReader
 from eventer_bridge.backends.rocksdb.retention import Retention
 from eventer_bridge.backends.rocksdb.store import Store
-from eventer_bridge.core.stalls import Stalls, Work
+from eventer_bridge.core.base import Stalls, Work
 from eventer_bridge.model import QueryServerParams, QueryTimeseriesParams
 from mariner.gateway.gateway import Gateway
 from tests.eventer_bridge.backends.faults import full_disk, held_sync
@@ -73,7 +73,7 @@ async def test_what_is_not_committed(tmp_path: Path, monkeypatch: pytest.MonkeyP
             patch.setattr(RocksDbBackend, "_commit_first", lambda backend: None)
             peer.send(register_req(1, event("a")))
             reason = await until_not_ready(gateway)
-        gateway._backend._commit_first()  # type: ignore[union-attr]  # it is a RocksDbBackend
+        gateway.backend._commit_first()  # type: ignore[union-attr]  # it is a RocksDbBackend
         assert "events wait for their commit, and none was done for " in reason
         await until_ready(gateway)
 

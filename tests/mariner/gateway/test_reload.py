@@ -25,10 +25,10 @@ async def found(peer: RawPeer) -> list[list[str]]:
 
 async def test_what_did_not_change_is_not_touched(tmp_path: Path) -> None:
     async with running(tmp_path) as it, await RawPeer.init(it.port) as peer:
-        schemas = it.gateway._access.schemas
+        schemas = it.gateway.access.schemas
         assert await it.reload() == {"changed": [], "needs_restart": []}
         assert await registered(peer, "a") is None
-        assert it.gateway._access.schemas is schemas
+        assert it.gateway.access.schemas is schemas
 
 
 async def test_clients_come_and_go(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -156,14 +156,14 @@ async def test_a_wrong_configuration_changes_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, change: Callable[[dict[str, Any]], None]
 ) -> None:
     async with running(tmp_path) as it, await RawPeer.init(it.port) as peer:
-        before, access = it.gateway.config, it.gateway._access
+        before, access = it.gateway.config, it.gateway.access
         conf = json.loads(it.path.read_text())
         conf["clients"].append(client(name="new"))
         change(conf)
         with pytest.raises(ConfigurationError) as caught:
             await it.reload(**conf) if "name" in conf else await _reload(it, conf)
         assert it.gateway.config is before
-        assert it.gateway._access is access
+        assert it.gateway.access is access
         assert await it.answer(client_name="new") == "invalid client name or token"
         assert await registered(peer, "a") is None
     if change is not _bad_log:  # which replaces the handlers of the test, too

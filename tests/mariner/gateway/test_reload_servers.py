@@ -94,7 +94,7 @@ async def test_retention_is_replaced_under_load(
             await it.reload(event_core=core(10**6 + number))
         is_over = True
         await registering
-        [share] = it.gateway._backend._retention._shares.all  # type: ignore[union-attr]
+        [share] = it.gateway.backend._retention._shares.all  # type: ignore[union-attr]
         async with asyncio.timeout(TIMEOUT_S):
             while not share.is_known:
                 await asyncio.sleep(0.01)

@@ -213,7 +213,7 @@ async def test_a_retry_settles_an_unknown_outcome(
     monkeypatch.setattr(limits, "STORE_RETRY_PERIOD_S", 0.02)
     async with serving(tmp_path) as gateway, await connect(gateway) as connection:
         assert isinstance(gateway.core, Engine)
-        backend = gateway._backend
+        backend = gateway.backend
         assert isinstance(backend, RocksDbBackend)
         with failing_from(gateway.core, ("a",)):
             with pytest.raises(OutcomeUnknownError):
@@ -234,7 +234,7 @@ async def test_a_retry_while_the_first_is_synced(tmp_path: Path) -> None:
     ):
         with held_sync():
             first = asyncio.ensure_future(connection.register([of("a")], "key"))
-            await being_synced(gateway._backend)
+            await being_synced(gateway.backend)
             again = asyncio.ensure_future(other.register([of("a")], "key"))
             await asyncio.sleep(0)
             await other.ping()
@@ -276,7 +276,7 @@ async def test_a_key_that_was_refused_and_used_again_is_known(tmp_path: Path) ->
         with held_sync() as may_sync:
             messages = keyed(1, "key", event("?")), keyed(2, "other", event("a"))
             peer.send_together(messages)
-            await being_synced(gateway._backend)
+            await being_synced(gateway.backend)
             peer.send(keyed(3, "key", event("a")))
             refused = await peer.receive()
             assert (refused["register_id"], refused["success"]) == (1, False)
@@ -381,7 +381,7 @@ async def test_those_after_one_that_fails_fail_with_it(
 ) -> None:
     monkeypatch.setattr(limits, "STORE_RETRY_PERIOD_S", 0.02)
     async with serving(tmp_path) as gateway, await connect(gateway) as connection:
-        backend = gateway._backend
+        backend = gateway.backend
         assert isinstance(backend, RocksDbBackend)
         with full_disk(), pytest.raises(OutcomeUnknownError):
             await connection.register([of("a")], "a")

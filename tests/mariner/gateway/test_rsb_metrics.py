@@ -7,7 +7,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from eventer_bridge.rsb.event import MetaData, RsbEvent, RsbEventId, parse_scope
-from mariner.gateway.rsb_metrics import RsbLatency
+from mariner.gateway.metrics import RsbLatency
 from tests.eventer_bridge.rsb.peers import RawPeer
 from tests.eventer_bridge.rsb.samples import SENDER, sample
 from tests.support.gateway import gateway

@@ -14,10 +14,10 @@ from eventer_bridge.backends.rocksdb import RocksDbBackend
 from eventer_bridge.errors import StorageError
 from eventer_bridge.eventer import client as eventer
 from mariner import limits
+from mariner.gateway.counts import StatusReport
 from mariner.gateway.gateway import Gateway
-from mariner.gateway.logs.errors import LastErrors
+from mariner.gateway.logs.records import LastErrors
 from mariner.gateway.status import CursorStatus, GatewayStatus, QuotaUse, with_rates
-from mariner.gateway.status_report import StatusReport
 from mariner.version import __version__
 from tests.mariner.gateway.test_cursors import ack, cursors_of, reader, settled
 from tests.mariner.gateway.test_quotas import eventer_gateway, many

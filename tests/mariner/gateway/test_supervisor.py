@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mariner.gateway.supervisor import Supervisor
+from mariner.gateway.stopping import Supervisor
 from tests.support.gateway import gateway
 from tests.support.process import ChildError
 

@@ -1,28 +1,23 @@
 """Who cannot be told of a session is closed, and gets it from the store; the others are told."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from eventer_bridge import limits, packed
+from eventer_bridge import limits
 from eventer_bridge.core.fanout import Fanout
-from eventer_bridge.core.session import PackedSessions, Session
+from eventer_bridge.packed import Batch
 from tests.mariner.gateway.test_replay import connect, id_of, of, reader, received, serving, values
 from tests.support.peer import RawPeer
 
 N_LARGE = limits.LARGE_SESSION_EVENTS + 1
 
 
-def out_of_memory(*_: object) -> Any:
-    raise MemoryError
-
-
 def of_encoding(patch: pytest.MonkeyPatch, fanout: Fanout) -> None:
     encode = fanout._encode
 
-    def encode_others(session: Session, indices: Any) -> bytes:
+    def encode_others(session: Batch, indices: Any) -> bytes:
         if ("a",) in session.types:
             raise MemoryError
         return encode(session, indices)
@@ -71,21 +66,3 @@ async def test_those_who_would_miss_a_session_are_closed(
         assert {vars(i)["detail"] for i in closing} == {"MemoryError()"}
         async with await reader(gateway, [id_of(seen)]) as again:
             assert values(await received(again)) == [1] * n_events
-
-
-async def test_sessions_that_cannot_be_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Those of packed requests are objects only if somebody looks at them."""
-    async with (
-        serving(tmp_path) as gateway,
-        await connect(gateway) as connection,
-        await RawPeer.init(gateway.mariner.port, subscriptions=[["b"]], persisted=True) as peer,
-    ):
-        await connection.register([of("a")])  # only known types are packed
-        with monkeypatch.context() as patch:
-            patch.setattr(PackedSessions, "_sessions", out_of_memory)
-            await connection.register([of("a")])
-        if packed.IS_COMPILED:
-            assert await peer.is_closed_by_server()
-        await connection.ping()

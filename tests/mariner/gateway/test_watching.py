@@ -13,7 +13,7 @@ import pytest
 
 from eventer_bridge import tls
 from mariner import limits
-from mariner.gateway import config, watching
+from mariner.gateway import config, reloading
 from mariner_certs import authority, files
 from tests.mariner.gateway.reloaded import Running, client, running
 from tests.support.gateway import gateway
@@ -32,21 +32,21 @@ n_looks = 0
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """It looks all the time, and how often is counted."""
-    ext_look = watching._ext_look
+    ext_look = reloading._ext_look
 
     def ext_counted(path: Path, wanted: config.GatewayConfig) -> dict[str, object]:
         global n_looks  # noqa: PLW0603
         n_looks += 1
         return ext_look(path, wanted)
 
-    monkeypatch.setattr(watching, "_ext_look", ext_counted)
+    monkeypatch.setattr(reloading, "_ext_look", ext_counted)
     monkeypatch.setattr(limits, "WATCH_PERIOD_S", 0.02)
 
 
 @contextlib.asynccontextmanager
 async def watched(tmp_path: Path, **keys: Any) -> AsyncIterator[Running]:
     async with running(tmp_path, **keys) as it:
-        task = asyncio.ensure_future(watching.watch(it.path, it.reloader))
+        task = asyncio.ensure_future(reloading.watch(it.path, it.reloader))
         await until_looked(1)
         try:
             yield it
@@ -185,6 +185,6 @@ def test_looking_waits_for_no_writer_of_a_fifo(tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     listen = config.ListenConfig("127.0.0.1", 0, config.TlsConfig(fifo, fifo))
-    found = watching._ext_look(fifo, config.GatewayConfig("gateway", listen, ()))
+    found = reloading._ext_look(fifo, config.GatewayConfig("gateway", listen, ()))
     assert "is a FIFO" in str(found["configuration"])
     assert found["mariner.tls.cert"] is None

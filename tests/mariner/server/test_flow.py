@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from eventer_bridge import limits
-from eventer_bridge.backends import memory_query
 from eventer_bridge.backends.rocksdb import query
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.model import QueryResult
@@ -45,25 +44,20 @@ async def test_many_registrations_in_flight_are_answered_in_order(tmp_path: Path
         assert sessions == list(range(sessions[0], sessions[0] + len(sessions)))
 
 
-@pytest.mark.parametrize(
-    "reader", [query.StoreReader, memory_query.MemoryReader], ids=["rocksdb", "memory"]
-)
 async def test_a_slow_query_does_not_hold_back_a_ping(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: Any
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     release = threading.Event()
-    ext_timeseries = reader.ext_timeseries
+    ext_timeseries = query.StoreReader.ext_timeseries
 
     def ext_slowly(*args: Any) -> QueryResult:
         release.wait(60)
         result: QueryResult = ext_timeseries(*args)
         return result
 
-    monkeypatch.setattr(reader, "ext_timeseries", ext_slowly)
+    monkeypatch.setattr(query.StoreReader, "ext_timeseries", ext_slowly)
     async with (
-        running_gateway(
-            path=tmp_path / "store" if reader is query.StoreReader else None
-        ) as gateway,
+        running_gateway(path=tmp_path / "store") as gateway,
         await RawPeer.init(gateway.mariner.port) as peer,
     ):
         peer.send(QUERY_ALL)

@@ -13,9 +13,11 @@ from eventer_bridge.core.payload_schemas import PayloadSchemas
 from eventer_bridge.core.rights import ClientConfig, RegisterRule
 from eventer_bridge.net import stream
 from eventer_bridge.net.sockets import write_parts
+from eventer_bridge.packed import Batch
+from eventer_bridge.slices import Steps
 from eventer_bridge.subscription import Subscription
 from mariner.limits import LARGE_FRAME_BYTES
-from mariner.server import server
+from mariner.server import connection, encoding
 from tests.eventer_bridge.modules import scripted
 from tests.support.inprocess import running_gateway
 from tests.support.peer import RawPeer, event, register_req
@@ -57,6 +59,32 @@ async def test_others_do_not_wait(tmp_path: Path) -> None:
         response = await answer
         assert response["success"]
         assert [i["payload"]["data"] for i in response["events"]] == list(range(N))
+
+
+async def test_one_that_is_sent_again_is_answered_in_slices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared: list[Batch] = []
+    prepare = encoding.prepare
+
+    def note(batch: Batch) -> Steps[None]:
+        prepared.append(batch)
+        return prepare(batch)
+
+    monkeypatch.setattr(encoding, "prepare", note)
+    request = {**large(1), "request_key": "k"}
+    async with (
+        running_gateway(path=tmp_path / "store") as gateway,
+        await RawPeer.init(gateway.mariner.port) as peer,
+        await RawPeer.init(gateway.mariner.port) as other,
+    ):
+        for client in peer, other:
+            client.send(request)  # perhaps while the first one is under way
+        first, second = [await i.receive() for i in (peer, other)]
+        third = await peer.request(request)
+    assert len(prepared) == 3
+    assert first["events"] == second["events"] == third["events"]
+    assert third["repeated"]
 
 
 async def test_a_large_answer_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,7 +226,7 @@ async def test_a_small_registration_that_modules_make_large_is_answered(key: str
     async with scripted.running(Subscription([("go",)])) as (core, [module]):
         module.on_process = add_many
         async with (
-            await server.listen(core, authenticator, "127.0.0.1", 0) as served,
+            await connection.listen(core, authenticator, "127.0.0.1", 0) as served,
             await RawPeer.init(served.port, client_name="a") as peer,
         ):
             first = register_req(1, event("go"))

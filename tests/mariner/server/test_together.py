@@ -1,7 +1,6 @@
 """Registrations that come together are handled together, and as if they came one by one."""
 
 import asyncio
-from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,8 @@ import pytest
 
 from eventer_bridge import limits
 from eventer_bridge.core.client_registrations import ClientRegistrations
-from eventer_bridge.core.session import Session
 from eventer_bridge.net import limits as net_limits
+from eventer_bridge.packed import Batch
 from mariner.server.connection import ClientConnection
 from tests.eventer_bridge.backends.faults import held_sync
 from tests.support.gathering import note_gathered
@@ -36,14 +35,13 @@ async def test_what_pauses_a_connection_does_so_in_the_middle_of_what_came_toget
     monkeypatch.setattr(limits, "MAX_GATHERED_EVENTS", 8)
     monkeypatch.setattr(limits, "MAX_REGISTRATIONS_IN_FLIGHT", 2)
     under_way: list[int] = []
-    take = ClientRegistrations.take_outcomes
+    await_outcomes = ClientRegistrations.await_outcomes
 
-    def note(self: ClientRegistrations[Any], *args: Any) -> Any:
-        large = take(self, *args)
-        under_way.append(self._n_unanswered)
-        return large
+    def note(self: ClientRegistrations, batches: list[Batch]) -> None:
+        under_way.append(self._n_unanswered + len(batches))
+        await_outcomes(self, batches)
 
-    monkeypatch.setattr(ClientRegistrations, "take_outcomes", note)
+    monkeypatch.setattr(ClientRegistrations, "await_outcomes", note)
     async with (
         running_gateway(path=tmp_path / "store") as gateway,
         await RawPeer.init(gateway.mariner.port) as peer,
@@ -202,9 +200,9 @@ async def test_what_came_together_is_answered_some_at_a_time(
     sizes: list[int] = []
     send = ClientConnection.send_registered
 
-    def note(self: ClientConnection, requests: Sequence[int], sessions: Sequence[Session]) -> None:
-        sizes.append(len(requests))
-        send(self, requests, sessions)
+    def note(self: ClientConnection, batches: list[Batch]) -> None:
+        sizes.append(len(batches))
+        send(self, batches)
 
     monkeypatch.setattr(ClientConnection, "send_registered", note)
     async with (

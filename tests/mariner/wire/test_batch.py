@@ -11,7 +11,7 @@ from eventer_bridge import limits
 from eventer_bridge.model import JsonPayload, RegisterEvent
 from eventer_bridge.net.framing import encode_frame
 from eventer_bridge.net.limits import BATCH_BYTES
-from eventer_bridge.packed import KnownTypes, Packed
+from eventer_bridge.packed import Batch, TypeTable
 from mariner.errors import RemoteProtocolError
 from mariner.wire import codec
 from mariner.wire.messages import EventsMsg, Message, PingReq, RegisterReq
@@ -117,7 +117,7 @@ def test_what_is_decoded_together_is_decoded_the_same(seed: int) -> None:
     for begin in range(0, len(messages), 16):
         batch = messages[begin : begin + 16]
         while batch:
-            decoded = codec.decode_batch(batch)
+            decoded = codec.read_several(batch, None)
             assert decoded == [codec.decode(i) for i in batch[: len(decoded)]]
             n_together += len(decoded)
             batch = batch[len(decoded) + 1 :]
@@ -128,7 +128,7 @@ def test_what_is_decoded_together_is_decoded_the_same(seed: int) -> None:
 def test_what_typed_decoding_accepts_ends_no_batch(name: str) -> None:
     batch = [GOOD["registration"], GOOD[name], GOOD["ping"]]
     n_decoded = 1 if name.startswith(("lenient", "refused")) else 3
-    assert len(codec.decode_batch(batch)) == n_decoded
+    assert len(codec.read_several(batch, None)) == n_decoded
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -204,15 +204,13 @@ def test_each_message_is_looked_at_twice_at_most(
 ) -> None:
     """Else a client whose messages all have to be dealt with alone would pay for it often."""
     n_looked_at: list[int] = []
-    decode_batch = codec.decode_batch
+    read_several = codec.read_several
 
-    def noting(
-        messages: Sequence[bytes], types: KnownTypes | None = None
-    ) -> list[Message | Packed]:
+    def noting(messages: Sequence[bytes], types: TypeTable | None) -> list[Message | Batch]:
         n_looked_at.append(len(messages))
-        return decode_batch(messages, types)
+        return read_several(messages, types)
 
-    monkeypatch.setattr(codec, "decode_batch", noting)
+    monkeypatch.setattr(codec, "read_several", noting)
     server = open_server()
     server.receive_data(encode_frame(GOOD[name]) * 500)
     assert len(taken(server)) == 500

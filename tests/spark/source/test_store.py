@@ -20,12 +20,14 @@ from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.backends.rocksdb.types import TypeRegistry
 from eventer_bridge.errors import StorageError
 from eventer_bridge.model import Event, EventId, EventType, Timestamp
+from eventer_bridge.packed import batch_parts, stored_batch
 from eventer_bridge.subscription import Subscription
 from mariner_spark import limits, schema, times, type_path
 from mariner_spark.errors import OptionError, SnapshotError
 from mariner_spark.source import snapshots, store
 from mariner_spark.source.options import Selection
 from mariner_spark.times import Interval
+from tests.eventer_bridge.backends.putting import TYPES, stage
 from tests.spark.support import (
     EXAMPLES,
     Row,
@@ -81,7 +83,11 @@ def test_a_session_that_was_not_written_whole_is_not_read(
     commit = Commit(1_000)
     large = [made(1, 2, i) for i in range(1, 1_001)]
     types = TypeRegistry(events_store.ext_types())
-    slices.at_once(events_store.stage_in_steps(commit, large, types.intern(large, []), []))
+    batch = stored_batch(large, TYPES)
+    for part in batch_parts(batch):
+        events_store.stage(commit, [batch], types.ids, part)
+        events_store.put_part(commit)
+    events_store.stage_block(commit, [])
     while commit.before:
         events_store.write(commit)
     events_store.ext_close()
@@ -105,8 +111,9 @@ def test_timestamps_of_sessions_that_came_together(tmp_path: Path) -> None:
         block = [[made(server, i, 1)] for i in sessions]
         block = [[msgspec.structs.replace(i, timestamp=Timestamp(20, 0))] for [i] in block]
         new: list[tuple[bytes, bytes]] = []
-        type_ids = types.intern([i for [i] in block], new)
-        events_store.stage(commit, block, type_ids, new)
+        slices.at_once(types.intern([(0, i.type) for [i] in block], new))
+        events_store.stage_types(commit, new)
+        stage(events_store, commit, block, types.ids)
         events_store.ext_write_synced(commit)
     events_store.ext_close()
     me = snapshots.this_driver()

@@ -8,21 +8,21 @@ from typing import Any, TypeAlias
 from rocksdict import Options, Rdict
 
 from eventer_bridge.backends.rocksdb import control
-from eventer_bridge.backends.rocksdb.clean_shutdown import MARKER
-from eventer_bridge.backends.rocksdb.contents import ALL_FAMILIES
+from eventer_bridge.backends.rocksdb.contents import FAMILIES
+from eventer_bridge.backends.rocksdb.markers import MARKER
 from eventer_bridge.backends.rocksdb.verify import ext_verify
 
-Rows: TypeAlias = dict[str, Any]
+BatchRows: TypeAlias = dict[str, Any]
 """Column families, by name: each a mapping of bytes that can be changed."""
 
 
 @contextlib.contextmanager
-def raw_rows(path: Path) -> Iterator[Rows]:
+def raw_rows(path: Path) -> Iterator[BatchRows]:
     """The rows of a store."""
     (path / MARKER).unlink(missing_ok=True)
-    families = {name: Options(raw_mode=True) for name in ("default", *ALL_FAMILIES)}
+    families = {name: Options(raw_mode=True) for name in ("default", *FAMILIES)}
     db = Rdict(str(path), Options(raw_mode=True), families)
-    rows: Rows = {name: db.get_column_family(name) for name in families}
+    rows: BatchRows = {name: db.get_column_family(name) for name in families}
     yield rows
     for family in (*rows.values(), db):
         family.close()
@@ -36,7 +36,7 @@ def findings(path: Path) -> list[str]:
     return found
 
 
-def findings_after(path: Path, damage: Callable[[Rows], None]) -> list[str]:
+def findings_after(path: Path, damage: Callable[[BatchRows], None]) -> list[str]:
     """As :func:`findings`, after a damage."""
     with raw_rows(path) as rows:
         damage(rows)

@@ -12,11 +12,10 @@ import pytest
 from eventer_bridge import limits
 from eventer_bridge.backends import rocksdb
 from eventer_bridge.backends.base import Backend
-from eventer_bridge.backends.rocksdb import acknowledged, control, directories, log_tail
-from eventer_bridge.backends.rocksdb.acknowledged import FILE
+from eventer_bridge.backends.rocksdb import control, directories, log_tail
 from eventer_bridge.backends.rocksdb.commit import Commit
 from eventer_bridge.backends.rocksdb.log_files import list_logs
-from eventer_bridge.backends.rocksdb.log_tail import find_end
+from eventer_bridge.backends.rocksdb.log_tail import FILE, find_end
 from eventer_bridge.errors import (
     StorageError,
     StoreDamagedError,
@@ -60,7 +59,7 @@ async def crash(tmp_path: Path, name: str = "store", payload: str = "ours") -> C
         writer = Writer(backend)
         for _ in range(SESSIONS):
             await writer.session(draft(payload=JsonPayload.of(payload)))
-            ends.append(acknowledged.read(live)[-1].n_bytes)
+            ends.append(log_tail.read(live)[-1].n_bytes)
         directories.copy(live, path)
     return Crashed(path, writer.events, ends, backend.history_id)
 
@@ -176,7 +175,7 @@ def stop(*_: object) -> NoReturn:
     raise StoppedError
 
 
-@pytest.mark.parametrize("where", ["ext_begin_history", "_set_aside", "acknowledged.forget"])
+@pytest.mark.parametrize("where", ["ext_begin_history", "_set_aside", "log_tail.forget"])
 async def test_who_accepts_a_loss_may_be_interrupted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
@@ -186,7 +185,7 @@ async def test_who_accepts_a_loss_may_be_interrupted(
     left = crashed.log.read_bytes()
     for _ in range(2):
         with monkeypatch.context() as patch:
-            patch.setattr(f"eventer_bridge.backends.rocksdb.loss.{where}", stop)
+            patch.setattr(f"eventer_bridge.backends.rocksdb.restoring.{where}", stop)
             with pytest.raises(StoppedError):
                 await stored(crashed.path, accept_loss_of=1)
         with pytest.raises(StoreLossError):  # it is not started without the flag
@@ -305,7 +304,7 @@ async def test_a_log_is_replaced_while_the_mark_looks_for_it(
     monkeypatch.setattr(log_tail, "list_logs", look)
     crashed = await crash(tmp_path)
     assert looks
-    assert acknowledged.read(crashed.path)[-1].n_bytes == crashed.ends[-1]
+    assert log_tail.read(crashed.path)[-1].n_bytes == crashed.ends[-1]
 
 
 async def test_a_mark_that_finds_no_log_stays_behind(
@@ -314,14 +313,14 @@ async def test_a_mark_that_finds_no_log_stays_behind(
     async with await rocksdb.create(tmp_path / "store") as backend:
         writer = Writer(backend)
         await writer.session(draft())
-        before = acknowledged.read(tmp_path / "store")
+        before = log_tail.read(tmp_path / "store")
         monkeypatch.setattr(log_tail, "list_logs", lambda _: [])
         backend._store._families["event"].flush(True)  # begins another log
         await writer.session(draft())
-        assert acknowledged.read(tmp_path / "store") == before
+        assert log_tail.read(tmp_path / "store") == before
         monkeypatch.undo()
         await writer.session(draft())
-        assert acknowledged.read(tmp_path / "store")[-1].number > before[-1].number
+        assert log_tail.read(tmp_path / "store")[-1].number > before[-1].number
         assert await stored_in(backend) == writer.events
 
 

@@ -11,7 +11,7 @@ import pytest
 from eventer_bridge import limits, slices
 from eventer_bridge.backends import rocksdb
 from eventer_bridge.backends.base import Backend, HighWaterMark
-from eventer_bridge.backends.rocksdb import latest, scan
+from eventer_bridge.backends.rocksdb import scan
 from eventer_bridge.backends.rocksdb.group_commit import CommitObserver
 from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.core.paging import query_all
@@ -30,6 +30,7 @@ from eventer_bridge.model import (
 from eventer_bridge.subscription import Subscription
 from tests.eventer_bridge.backends.contract_keeping import KeepingContract
 from tests.eventer_bridge.backends.oracle import Writer, answer, draft, numbered, seen
+from tests.eventer_bridge.backends.putting import put, put_in_steps
 from tests.eventer_bridge.backends.rocksdb.raw_rows import raw_rows
 
 UPWARDS = QueryTimeseriesParams(order=Order.ASCENDING)
@@ -95,17 +96,17 @@ async def test_nobody_waits_for_a_large_session_of_others(tmp_path: Path) -> Non
         writer = Writer(backend)
         await writer.session(*numbered("a"))
         await writer.session(*numbered("b"))
-        steps = backend.register_in_steps(writer.make(*numbered(*["b"] * 3_000)))
+        steps = put_in_steps(backend, writer.make(*numbered(*["b"] * 3_000)))
         for _ in range(30):  # it has its place among the commits
             next(steps)
-        behind = backend.register(writer.make(*numbered("a"), server=2))
+        behind = put(backend, writer.make(*numbered("a"), server=2))
         assert [i.id.server for i in (await backend.query(UPWARDS)).events] == [1, 1]
         assert not behind.done()
         large = slices.at_once(steps)
         await asyncio.gather(large, behind)
         assert len((await backend.query(UPWARDS)).events) == 3_003
         # who waits for what is under way waits for it, too
-        at_end = slices.at_once(backend.register_in_steps(writer.make(*numbered(*["b"] * 3_000))))
+        at_end = slices.at_once(put_in_steps(backend, writer.make(*numbered(*["b"] * 3_000))))
         await backend.flush()
         assert at_end.done()
 
@@ -118,7 +119,7 @@ async def test_everything_is_there_after_reopening(tmp_path: Path) -> None:
     async with await rocksdb.create(path) as backend:
         writer = Writer(backend)
         for n in range(50):
-            backend.register(writer.make(*numbered("a", f"t{n}", "ž/?x"), server=n % 2))
+            put(backend, writer.make(*numbered("a", f"t{n}", "ž/?x"), server=n % 2))
         backend.reserve(0, 500)
     async with await rocksdb.create(path) as backend:
         writer.events.sort(key=lambda i: (i.timestamp, i.id))
@@ -126,7 +127,7 @@ async def test_everything_is_there_after_reopening(tmp_path: Path) -> None:
         assert len((await backend.query(QueryLatestParams())).events) == 52
         assert backend.high_water_mark(0) == HighWaterMark(500, Timestamp(25, 0))
         assert backend.high_water_mark(1) == HighWaterMark(25, Timestamp(25, 0))
-        backend.register(writer.make(*numbered("t7", "new")))
+        put(backend, writer.make(*numbered("t7", "new")))
         found = await backend.query(QueryTimeseriesParams([("t7",), ("new",)]))
         assert [i.id.session for i in found.events] == [26, 26, 4]
         assert backend.stats().event_types == 53
@@ -149,7 +150,7 @@ async def test_quotas_hold_after_reopening(tmp_path: Path) -> None:
     quota = TypeQuota("client \u010d", 3)
     async with await rocksdb.create(tmp_path) as backend:
         writer = Writer(backend)
-        await backend.register(writer.make(*numbered("a", "b")), quota, 2)
+        await put(backend, writer.make(*numbered("a", "b")), quota, 2)
         await writer.session(*numbered("c"))
     async with await rocksdb.create(tmp_path) as backend:
         backend.check_types([("a",), ("c",), ("d",)], quota)
@@ -157,8 +158,8 @@ async def test_quotas_hold_after_reopening(tmp_path: Path) -> None:
             backend.check_types([("d",), ("e",)], quota)
         events = writer.make(*numbered("d", "e"))
         with pytest.raises(LimitError):  # also unless it was checked before
-            await backend.register(events, quota, 2)
-        await backend.register(writer.make(*numbered("d")), quota, 1)
+            await put(backend, events, quota, 2)
+        await put(backend, writer.make(*numbered("d")), quota, 1)
         with pytest.raises(LimitError):
             backend.check_types([("e",)], quota)
 
@@ -176,7 +177,7 @@ async def test_commits_are_told(tmp_path: Path) -> None:
     async with await rocksdb.create(tmp_path, both) as backend:
         writer = Writer(backend)
         for _ in range(100):
-            backend.register(writer.make(*numbered("a", "b")))
+            put(backend, writer.make(*numbered("a", "b")))
         await backend.flush()
         # all of them were handed over before the loop went on: one group
         assert commits == [200]
@@ -191,7 +192,7 @@ async def test_groups_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     async with await rocksdb.create(tmp_path, observer(commits)) as backend:
         writer = Writer(backend)
         for size in 4, 4, 4, 15, 1, 9, 1:
-            backend.register(writer.make(*numbered(*["a"] * size)))
+            put(backend, writer.make(*numbered(*["a"] * size)))
         await backend.flush()
         assert commits == [8, 4, 15, 10, 1]
         assert (await backend.query(QueryServerParams(1))).events == writer.events
@@ -204,7 +205,7 @@ async def test_groups_are_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.M
     async with await rocksdb.create(tmp_path, observer(commits)) as backend:
         writer = Writer(backend)
         for _ in range(7):
-            backend.register(writer.make(draft("a", payload=payload)))
+            put(backend, writer.make(draft("a", payload=payload)))
         await backend.flush()
         assert commits == [3, 3, 1]
         assert (await backend.query(QueryServerParams(1))).events == writer.events
@@ -221,7 +222,7 @@ async def test_a_group_that_grows_is_waited_for(
         writer = Writer(backend)
 
         async def register() -> None:
-            backend.register(writer.make(*numbered("a")))
+            put(backend, writer.make(*numbered("a")))
             await asyncio.sleep(0)
 
         while not commits:
@@ -245,7 +246,7 @@ async def test_the_first_group_is_waited_for_if_it_has_several(
         writer = Writer(backend)
         for n_events in (n_at_once, 1, 1, 1, 1):
             for _ in range(n_events):
-                backend.register(writer.make(*numbered("a")))
+                put(backend, writer.make(*numbered("a")))
             await asyncio.sleep(0)
         await backend.flush()
         assert commits == expected
@@ -254,7 +255,7 @@ async def test_the_first_group_is_waited_for_if_it_has_several(
 async def test_a_query_under_way_ends_when_the_backend_closes(tmp_path: Path) -> None:
     backend = await rocksdb.create(tmp_path)
     writer = Writer(backend)
-    backend.register(writer.make(*numbered("a")))
+    put(backend, writer.make(*numbered("a")))
     asked = asyncio.ensure_future(backend.query(UPWARDS))
     await asyncio.sleep(0)
     await backend.async_close()
@@ -300,8 +301,8 @@ async def test_the_latest_of_a_commit_is_the_one_with_the_greatest_timestamp(
         return [Event(EventId(server, 1, 1), ("a",), Timestamp(moment, 0), None, None)]
 
     async with await rocksdb.create(tmp_path) as backend:
-        await backend.register(of(1, 1))
-        commits = {backend.register(of(i, j)) for i, j in enumerate(moments, 2)}
+        await put(backend, of(1, 1))
+        commits = {put(backend, of(i, j)) for i, j in enumerate(moments, 2)}
         assert len(commits) == 1
         await asyncio.wait(commits)
         [greatest] = (await backend.query(QueryLatestParams([("a",)]))).events
@@ -311,7 +312,7 @@ async def test_the_latest_of_a_commit_is_the_one_with_the_greatest_timestamp(
 async def test_a_large_latest_event_is_left_to_the_store(tmp_path: Path) -> None:
     async with await rocksdb.create(tmp_path) as backend:
         writer = Writer(backend)
-        large = JsonPayload.of("x" * latest.MAX_ROW_BYTES)
+        large = JsonPayload.of("x" * limits.LATEST_CACHE_ROW_BYTES)
         await writer.session(draft("a"))
         for payload in large, JsonPayload.of("small"), large:
             await writer.session(draft("a", payload=payload))

@@ -2,25 +2,23 @@
 
 import asyncio
 import random
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 import pytest
 
+from eventer_bridge import limits
 from eventer_bridge.backends import rocksdb
 from eventer_bridge.backends.rocksdb import control, keys
-from eventer_bridge.backends.rocksdb.commit import Commit
-from eventer_bridge.backends.rocksdb.database import MIN_BLOB_BYTES
-from eventer_bridge.backends.rocksdb.verified_rows import Finding
-from eventer_bridge.backends.rocksdb.verify import ext_verify
+from eventer_bridge.backends.rocksdb.verify import Finding, ext_verify
 from eventer_bridge.errors import StorageError
 from eventer_bridge.model import BinaryPayload, Event, Order, QueryTimeseriesParams
 from tests.eventer_bridge.backends.oracle import Writer, draft
+from tests.eventer_bridge.backends.putting import put_in_steps
 
 UPWARDS: Final = QueryTimeseriesParams(order=Order.ASCENDING)
 
-LARGE: Final = BinaryPayload("t", random.Random(1).randbytes(MIN_BLOB_BYTES))
+LARGE: Final = BinaryPayload("t", random.Random(1).randbytes(limits.MIN_BLOB_BYTES))
 
 
 async def make_store(path: Path) -> list[Event]:
@@ -30,7 +28,7 @@ async def make_store(path: Path) -> list[Event]:
         for name in "a", "b", "c":
             await writer.session(draft(name))
         await writer.session(draft("b", payload=LARGE))
-        await asyncio.to_thread(backend._store._family("event").flush, True)
+        await asyncio.to_thread(backend._store.family("event").flush, True)
     return writer.events
 
 
@@ -47,10 +45,10 @@ async def stored(path: Path) -> list[Event]:
 async def test_a_large_payload_is_in_a_file_of_its_own(tmp_path: Path) -> None:
     events = await make_store(tmp_path / "store")
     with control.open_read_only(tmp_path / "store") as store:
-        event = store._family("event")
+        event = store.family("event")
         n_sorted = event.property_int_value("rocksdb.total-sst-files-size")
         assert n_sorted is not None
-        assert n_sorted < MIN_BLOB_BYTES < store.file_bytes("event")
+        assert n_sorted < limits.MIN_BLOB_BYTES < store.file_bytes("event")
     assert await stored(tmp_path / "store") == events
 
 
@@ -65,7 +63,7 @@ async def test_its_place_is_used_again(tmp_path: Path) -> None:
     n_bytes = len(LARGE.data)
     async with await rocksdb.create(tmp_path) as backend:
         writer = Writer(backend)
-        family = backend._store._family("event")
+        family = backend._store.family("event")
         for _ in range(4):  # of the oldest of so many files what is left is written anew
             await writer.session(draft("a", payload=LARGE), draft("a", payload=LARGE))
             await asyncio.to_thread(family.flush, True)
@@ -97,20 +95,13 @@ async def test_others_are_found_without_it(tmp_path: Path) -> None:
         assert [type_id for type_id, _ in store.ext_latest([a, c])] == [a, c]
 
 
-async def test_it_is_copied_once_in_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    encoded: list[int] = []  # bytes of the commit when a value was encoded
-    encode_values = keys.encode_values
-
+async def test_its_row_is_made_in_one_step_and_put_in_the_next(tmp_path: Path) -> None:
     async with await rocksdb.create(tmp_path) as backend:
         (event,) = Writer(backend).make(draft("a", payload=LARGE))
-        commit = Commit(1)
-
-        def note(events: Sequence[Event], sources: Sequence[bytes]) -> list[bytes]:
-            encoded.append(commit.batch.size_in_bytes())
-            return encode_values(events, sources)
-
-        monkeypatch.setattr(keys, "encode_values", note)
-        steps = backend._store.stage_in_steps(commit, [event], [keys.encode_type_id(0)], [])
-        n_bytes = [commit.batch.size_in_bytes() for _ in steps if encoded]
-    assert n_bytes[0] - encoded[0] < 100  # what ends the order of the type
-    assert n_bytes[1] > len(LARGE.data)
+        seen: list[tuple[int, bool]] = []  # rows that are made, and whether they are put
+        for _ in put_in_steps(backend, [event]):
+            for group in backend._groups:
+                commit = group.commit
+                is_put = commit.batch.size_in_bytes() > len(LARGE.data)
+                seen.append((len(commit.rows or ()), is_put))
+    assert seen[seen.index((1, False)) + 1] == (0, True)

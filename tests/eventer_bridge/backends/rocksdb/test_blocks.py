@@ -21,10 +21,10 @@ from eventer_bridge.backends.reader_rows import (
 from eventer_bridge.backends.rocksdb import RocksDbBackend, control, keys, scan
 from eventer_bridge.backends.rocksdb.commit import Commit
 from eventer_bridge.backends.rocksdb.info import ext_info
-from eventer_bridge.backends.rocksdb.rewinding import ext_rewind
+from eventer_bridge.backends.rocksdb.restoring import ext_rewind
 from eventer_bridge.backends.rocksdb.snapshot import MAX_PASSED_ROWS, Snapshot
 from eventer_bridge.backends.rocksdb.store import Store
-from eventer_bridge.backends.rocksdb.wanted import EveryType
+from eventer_bridge.backends.rocksdb.types import EveryType
 from eventer_bridge.errors import OutcomeUnknownError
 from eventer_bridge.model import (
     INT64_MAX,
@@ -51,6 +51,7 @@ from tests.eventer_bridge.backends.contract_retention import (
 )
 from tests.eventer_bridge.backends.faults import failing_for_good, query_when_open, recovered
 from tests.eventer_bridge.backends.oracle import Writer, answer, draft
+from tests.eventer_bridge.backends.putting import put, put_all, put_in_steps, stage
 from tests.eventer_bridge.backends.rocksdb.raw_rows import raw_rows
 
 UPWARDS = QueryTimeseriesParams(order=Order.ASCENDING)
@@ -74,8 +75,8 @@ async def fill(backend: Backend) -> Writer:
                 [draft("a")],
                 [draft("b", 5), draft("b")],
             )
-            backend.register_all(together(writer, *sessions, server=server, time=time))
-            backend.register(writer.make(draft("c"), draft("a"), server=server, time=time))
+            put_all(backend, together(writer, *sessions, server=server, time=time))
+            put(backend, writer.make(draft("c"), draft("a"), server=server, time=time))
     await backend.flush()
     return writer
 
@@ -90,10 +91,10 @@ def n_rows(path: Path) -> tuple[int, int]:
 async def test_sessions_that_come_together_share_their_rows(tmp_path: Path) -> None:
     async with await rocksdb.create(tmp_path) as backend:
         writer = Writer(backend)
-        futures = backend.register_all(together(writer, *([draft("a")] for _ in range(64))))
+        futures = put_all(backend, together(writer, *([draft("a")] for _ in range(64))))
         await asyncio.wait(futures)
         large = writer.make(*(draft("a") for _ in range(300)), time=2)
-        await at_once(backend.register_in_steps(large))
+        await at_once(put_in_steps(backend, large))
         assert (await backend.query(UPWARDS)).events == writer.events
     assert n_rows(tmp_path) == (2, 2)
     assert len(check_store(tmp_path)) == 364
@@ -135,7 +136,7 @@ def test_others_get_their_turn_while_a_block_is_walked(tmp_path: Path) -> None:
         ids = [EventId(1, 1, i) for i in range(1_000)]
         events = [Event(i, ("a",), Timestamp(1, 0), None, None) for i in ids]
         commit = Commit()
-        store.stage(commit, [events], [keys.encode_type_id(0)] * len(ids), [])
+        stage(store, commit, [events], {("a",): keys.encode_type_id(0)})
         store.write(commit)
         store.ext_sync()
         assert store.decide()
@@ -159,7 +160,7 @@ def test_blocks_that_may_have_positions_of_a_span(tmp_path: Path) -> None:
         for time in range(1, 5):
             ids = [EventId(1, 10 * time + i, 1) for i in range(3)]
             events = [[Event(i, ("a",), Timestamp(time, 0), None, None)] for i in ids]
-            store.stage(commit, events, [keys.encode_type_id(0)] * 3, [])
+            stage(store, commit, events, {("a",): keys.encode_type_id(0)})
         store.write(commit)
         store.ext_sync()
         assert store.decide()
@@ -222,9 +223,9 @@ async def test_a_block_that_is_deleted_in_part(tmp_path: Path, kept: str) -> Non
         names = "first", "middle", "last"
         for time in 1, 2:
             sessions = ([draft(name), draft(name)] for name in names)
-            await asyncio.wait(backend.register_all(together(writer, *sessions, time=time)))
+            await asyncio.wait(put_all(backend, together(writer, *sessions, time=time)))
         latest = [writer.make(draft(name), server=2, time=3) for name in names]
-        await asyncio.wait(backend.register_all(latest))
+        await asyncio.wait(put_all(backend, latest))
         mark = backend.high_water_mark(1)
         assert mark == (6, Timestamp(2, 0))
     await kept_of(tmp_path, writer.events, kept)
@@ -254,7 +255,7 @@ async def test_a_session_is_deleted_for_good_where_a_later_one_is_kept(tmp_path:
     async with await rocksdb.create(tmp_path) as backend:
         writer = Writer(backend)
         sessions = [draft("a")], [draft("b")], [draft("a")]
-        await asyncio.wait(backend.register_all(together(writer, *sessions, time=5)))
+        await asyncio.wait(put_all(backend, together(writer, *sessions, time=5)))
         await writer.session(draft("a"), server=2, time=7)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(limits, "RETENTION_PERIOD_S", 0.001)
@@ -265,7 +266,7 @@ async def test_a_session_is_deleted_for_good_where_a_later_one_is_kept(tmp_path:
         assert (await backend.query(UPWARDS)).events == left
         assert backend.last_session(1) == (3, Timestamp(5, 0))
         later = Event(EventId(1, 4, 1), ("c",), Timestamp(8, 0), None, None)
-        await backend.register([later])
+        await put(backend, [later])
         seen = encode_row(CursorRow([later.id], Timestamp(9, 0)))
         await backend.keep_reader_rows({cursor_key("app", "c"): seen})
     assert ext_rewind(tmp_path, Timestamp(6, 0)) == 2
@@ -311,11 +312,11 @@ async def test_a_block_is_seen_when_it_is_decided(
     async with await rocksdb.create(tmp_path) as backend:
         writer = Writer(backend)
         one, another = ([draft("a")] for _ in range(2))
-        await asyncio.wait(backend.register_all(together(writer, one, another, time=1)))
+        await asyncio.wait(put_all(backend, together(writer, one, another, time=1)))
         before = [sorted(answer(writer.events, i), key=natural_key) for i in queries]
         assert await found(backend) == before
         with failing_for_good():
-            commits = backend.register_all(together(writer, one, another, one, time=2))
+            commits = put_all(backend, together(writer, one, another, one, time=2))
             await asyncio.wait(commits)
             assert await found(backend) == before
         await recovered(backend)
@@ -333,7 +334,7 @@ async def test_ids_that_are_far_apart(tmp_path: Path) -> None:
     async with await rocksdb.create(tmp_path) as backend:
         ids = 1, 2**40, INT64_MAX
         sessions = [[Event(EventId(1, i, i), ("a",), Timestamp(1, 0), None, None)] for i in ids]
-        await asyncio.wait(backend.register_all(sessions))
+        await asyncio.wait(put_all(backend, sessions))
         events = [*chain.from_iterable(sessions)]
         await check_all_queries(backend, events)
         assert backend.last_session(1) == (INT64_MAX, Timestamp(1, 0))

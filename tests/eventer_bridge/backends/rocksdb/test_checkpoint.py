@@ -17,15 +17,15 @@ import pytest
 from eventer_bridge import limits
 from eventer_bridge.backends import rocksdb
 from eventer_bridge.backends.reader_rows import CursorRow, cursor_key, encode_row
-from eventer_bridge.backends.rocksdb import control, database, directories
+from eventer_bridge.backends.rocksdb import control, directories
 from eventer_bridge.backends.rocksdb.store import Store
-from eventer_bridge.backends.rocksdb.verified_rows import Finding
-from eventer_bridge.backends.rocksdb.verify import ext_verify
+from eventer_bridge.backends.rocksdb.verify import Finding, ext_verify
 from eventer_bridge.control.client import SOCKET, short_path
 from eventer_bridge.errors import ClosedError, StorageError, StoreDamagedError, StoreLockedError
 from eventer_bridge.model import Event, Order, QueryTimeseriesParams, Timestamp
 from tests.eventer_bridge.backends.consistency import check_store
 from tests.eventer_bridge.backends.oracle import Writer, draft, numbered, request_key
+from tests.eventer_bridge.backends.putting import put
 
 UPWARDS = QueryTimeseriesParams(order=Order.ASCENDING)
 
@@ -97,10 +97,10 @@ async def test_a_checkpoint_holds_all_that_was_acknowledged(tmp_path: Path) -> N
 async def test_rows_of_every_buffer_in_memory_count_as_not_flushed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database, "WRITE_BUFFER_BYTES", 64 << 10)
+    monkeypatch.setattr(limits, "WRITE_BUFFER_BYTES", 64 << 10)
     async with await rocksdb.create(tmp_path) as backend:
         writer = Writer(backend)
-        rows = backend._store._family("event")
+        rows = backend._store.family("event")
         while not rows.property_int_value("rocksdb.num-immutable-mem-table"):
             await writer.session(*numbered(*("a" * 100)))
         assert rows.property_int_value("rocksdb.num-files-at-level0") == 0  # they wait for others
@@ -114,7 +114,7 @@ async def test_it_has_request_keys_and_cursors(tmp_path: Path) -> None:
     rows: dict[bytes, bytes | None] = {cursor_key("app", "c"): encode_row(CursorRow([], now))}
     async with await rocksdb.create(tmp_path / "store") as backend:
         event = Writer(backend).make(draft(), time=now)
-        await backend.register(event, None, 1, request_key("k"))
+        await put(backend, event, None, 1, request_key("k"))
         await backend.keep_reader_rows(rows)
         kept = backend.find_requests("app", ["k"])
         await checkpoint(tmp_path / "store", tmp_path / "copy")

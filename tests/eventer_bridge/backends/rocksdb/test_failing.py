@@ -5,19 +5,20 @@ import contextlib
 import gc
 import logging
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from eventer_bridge import limits
 from eventer_bridge.backends import rocksdb
 from eventer_bridge.backends.retention import RetentionRule
-from eventer_bridge.backends.rocksdb import RocksDbBackend, keys, storage_thread
+from eventer_bridge.backends.rocksdb import RocksDbBackend, storage_thread
+from eventer_bridge.backends.rocksdb.commit import Commit
 from eventer_bridge.backends.rocksdb.query import StoreReader
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.core import engine
-from eventer_bridge.core.session import Session
 from eventer_bridge.errors import (
     ClosedError,
     EventerBridgeError,
@@ -26,7 +27,6 @@ from eventer_bridge.errors import (
     StorageError,
 )
 from eventer_bridge.model import (
-    Event,
     EventId,
     Order,
     QueryLatestParams,
@@ -38,6 +38,7 @@ from eventer_bridge.model import (
     Status,
     Timestamp,
 )
+from eventer_bridge.packed import Batch
 from tests.eventer_bridge.backends.consistency import check_store
 from tests.eventer_bridge.backends.contract_retention import TestClock
 from tests.eventer_bridge.backends.faults import (
@@ -48,6 +49,7 @@ from tests.eventer_bridge.backends.faults import (
     recovered,
 )
 from tests.eventer_bridge.backends.oracle import Writer, draft, numbered
+from tests.eventer_bridge.backends.putting import put
 
 UPWARDS = QueryTimeseriesParams(order=Order.ASCENDING)
 
@@ -88,7 +90,7 @@ async def test_all_who_wait_are_told_and_then_it_goes_on(
     await writer.session(draft())
     lost = [writer.make(draft()) for _ in range(4)]
     with full_disk():
-        futures = [backend.register(i) for i in lost]
+        futures = [put(backend, i) for i in lost]
         waiting = asyncio.ensure_future(backend.query(UPWARDS))
         for number, future in enumerate(futures):
             # the first two were being committed
@@ -106,7 +108,7 @@ async def test_all_who_wait_are_told_and_then_it_goes_on(
         with pytest.raises(StorageError, match=cannot):
             await backend.flush()
         # refused at once: without a round of the loop
-        for refusal in backend.register(lost[0]), backend.reserve(1, 1000):
+        for refusal in put(backend, lost[0]), backend.reserve(1, 1000):
             assert isinstance(refusal.exception(), StorageError)
         assert backend.high_water_mark(1).session == 1
         assert backend.stats().event_types == 1
@@ -183,7 +185,7 @@ async def test_what_was_written_but_not_synced_is_there_whole(
     writer = Writer(backend)
     await writer.session(*numbered("a", "b"))
     with failing_sync():
-        future = backend.register(writer.make(*numbered("a", "new")))
+        future = put(backend, writer.make(*numbered("a", "new")))
         with pytest.raises(OutcomeUnknownError, match="While fdatasync") as caught:
             await future
         assert caught.value.is_stored() is None
@@ -207,7 +209,7 @@ async def test_it_fails_again_and_again(backend: RocksDbBackend, tmp_path: Path)
         fault = full_disk() if n % 2 else failing_sync()
         stored_all_the_same = writer.make(*numbered("a"), time=n)
         with fault, pytest.raises(OutcomeUnknownError):
-            await backend.register(stored_all_the_same)
+            await put(backend, stored_all_the_same)
         if n % 2:
             writer.events.remove(stored_all_the_same[0])
         await recovered(backend)
@@ -300,14 +302,14 @@ async def test_staging_that_panics_closes_the_backend(
     source = Source(SourceType.CONNECTION, 1)
     good, wrong = (RegisterEvent((i,), None, None) for i in ("good", "wrong"))
     await core.register(source, [good]).committed
-    encode = keys.encode_values
+    stage = Store.stage
 
-    def panicking(events: Sequence[Event], sources: Sequence[bytes]) -> list[bytes]:
-        if any(event.type == ("wrong",) for event in events):
+    def panicking(store: Store, commit: Commit, batches: list[Batch], *others: Any) -> None:
+        if any(("wrong",) in batch.types for batch in batches):
             raise Panic
-        return encode(events, sources)
+        stage(store, commit, batches, *others)
 
-    monkeypatch.setattr(keys, "encode_values", panicking)
+    monkeypatch.setattr(Store, "stage", panicking)
     if n_events == 1:
         with pytest.raises(Panic):
             core.register(source, [wrong])
@@ -336,13 +338,13 @@ async def test_a_storage_thread_that_ends_closes_the_backend(
     monkeypatch.setattr(Store, "ext_sync", die)
     monkeypatch.setattr(storage_thread, "unexpected", die)
     writer = Writer(backend)
-    committed = backend.register(writer.make(draft()))
+    committed = put(backend, writer.make(draft()))
     with pytest.raises(OutcomeUnknownError, match="the storage thread ended"):
         await committed
     await backend.wait_closed()
     assert [i.exc_type for i in ended] == [MemoryError]
     with pytest.raises(ClosedError):
-        await backend.register(writer.make(draft()))
+        await put(backend, writer.make(draft()))
 
 
 async def test_retention_goes_on_whatever_it_raises(
@@ -448,7 +450,7 @@ async def test_a_store_that_is_found_damaged_closes_for_good(
     assert [i.getMessage() for i in caplog.records][-1] == "event store closes for good"
     assert "the event store is damaged: " in vars(caplog.records[-1])["reason"]
     with pytest.raises(ClosedError):
-        await backend.register(writer.make(draft()))
+        await put(backend, writer.make(draft()))
 
 
 async def test_closing_while_it_fails(backend: RocksDbBackend, tmp_path: Path) -> None:
@@ -517,7 +519,7 @@ class StatusRecorder:
     def __init__(self) -> None:
         self.statuses: list[Status] = []
 
-    def on_session(self, session: Session, persisted: bool) -> None:
+    def on_session(self, session: Batch, persisted: bool) -> None:
         pass
 
     def on_status(self, status: Status) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from eventer_bridge import limits
 from eventer_bridge.backends.rocksdb.keys import TypeId
-from eventer_bridge.backends.rocksdb.latest import FORGOTTEN_PART, MAX_ROW_BYTES, LatestCache, Row
+from eventer_bridge.backends.rocksdb.latest import FORGOTTEN_PART, LatestCache, Row
 
 N_TYPES = 2 * FORGOTTEN_PART
 
@@ -69,9 +69,9 @@ def test_of_a_forgotten_type_only_what_is_behind_everything_is_the_latest() -> N
 
 def test_a_large_row_is_left_to_the_store() -> None:
     cache = LatestCache(b"")
-    write(cache, row(0, 1), row(0, 2, bytes(MAX_ROW_BYTES + 1)))
+    write(cache, row(0, 1), row(0, 2, bytes(limits.LATEST_CACHE_ROW_BYTES + 1)))
     assert cache.get(type_of(0)) is None
     write(cache, row(0, 2))
     assert cache.get(type_of(0)) is None
-    write(cache, row(0, 3, bytes(MAX_ROW_BYTES)))
-    assert cache.get(type_of(0)) == row(0, 3, bytes(MAX_ROW_BYTES))
+    write(cache, row(0, 3, bytes(limits.LATEST_CACHE_ROW_BYTES)))
+    assert cache.get(type_of(0)) == row(0, 3, bytes(limits.LATEST_CACHE_ROW_BYTES))

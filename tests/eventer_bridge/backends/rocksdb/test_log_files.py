@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from eventer_bridge.backends import rocksdb
-from eventer_bridge.backends.rocksdb import RocksDbBackend, acknowledged, control, directories
+from eventer_bridge.backends.rocksdb import RocksDbBackend, control, directories, log_tail
 from eventer_bridge.backends.rocksdb.log_files import FRAGMENT, check_log
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.errors import StoreDamagedError
@@ -60,12 +60,12 @@ async def crash(tmp_path: Path, *sizes: int) -> Crashed:
         writer = Writer(backend)
         mark = b""
         for size in sizes:
-            mark = (live / acknowledged.FILE).read_bytes()
+            mark = (live / log_tail.FILE).read_bytes()
             text = chance.randbytes(size // 2).hex()
             await writer.session(*(draft(payload=JsonPayload.of(text)) for _ in range(2)))
-            ends.append(acknowledged.read(live)[-1].n_bytes)
+            ends.append(log_tail.read(live)[-1].n_bytes)
         directories.copy(live, path)
-    (path / acknowledged.FILE).write_bytes(mark)
+    (path / log_tail.FILE).write_bytes(mark)
     return Crashed(path, writer.events, ends)
 
 
@@ -170,12 +170,12 @@ async def crash_at(tmp_path: Path, offset: int) -> Crashed:
         for _ in range(4):
             if len(ends) == 2:
                 n += (offset - (2 * ends[1] - ends[0])) % SECTOR
-            mark = (live / acknowledged.FILE).read_bytes()
+            mark = (live / log_tail.FILE).read_bytes()
             await writer.session(draft(payload=JsonPayload.of("x" * n)))
-            ends.append(acknowledged.read(live)[-1].n_bytes)
+            ends.append(log_tail.read(live)[-1].n_bytes)
             n = 300 if len(ends) < 3 else 5 * SECTOR
         directories.copy(live, path)
-    (path / acknowledged.FILE).write_bytes(mark)
+    (path / log_tail.FILE).write_bytes(mark)
     assert ends[-2] % SECTOR == offset
     return Crashed(path, writer.events, ends)
 

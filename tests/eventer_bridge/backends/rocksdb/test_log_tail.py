@@ -9,7 +9,7 @@ import pytest
 
 from eventer_bridge import limits
 from eventer_bridge.backends import rocksdb
-from eventer_bridge.backends.rocksdb import RocksDbBackend, acknowledged, directories
+from eventer_bridge.backends.rocksdb import RocksDbBackend, directories, log_tail
 from eventer_bridge.backends.rocksdb.log_files import check_log, list_logs
 from eventer_bridge.backends.rocksdb.log_tail import find_end
 from eventer_bridge.model import JsonPayload, QueryServerParams
@@ -28,7 +28,7 @@ def ahead_bytes(path: Path) -> int:
     """Size of the last log behind what was acknowledged, all of it zero."""
     log = list_logs(path)[-1]
     data = log.read_bytes()
-    end = acknowledged.read(path)[-1].n_bytes
+    end = log_tail.read(path)[-1].n_bytes
     assert end == find_end(log)
     assert not data[end:].strip(b"\0")
     assert len(data) in {end, len(data) // BLOCK * BLOCK}  # RocksDB refuses a part of a header
@@ -91,7 +91,7 @@ async def test_each_log_has_its_own(tmp_path: Path) -> None:
         assert ahead_bytes(path) > 0
         logs = list_logs(path)
         assert len(logs) > 1
-        noted = {i.number: i.n_bytes for i in acknowledged.read(path)}
+        noted = {i.number: i.n_bytes for i in log_tail.read(path)}
         assert {int(i.stem): find_end(i) for i in logs} == noted
         assert await is_whole(path, tmp_path / "copy", writer)
 

@@ -14,11 +14,10 @@ from pathlib import Path
 import pytest
 from rocksdict import Options, Rdict
 
+from eventer_bridge import limits
 from eventer_bridge.backends import rocksdb
 from eventer_bridge.backends.rocksdb import control, directories
-from eventer_bridge.backends.rocksdb.clean_shutdown import MARKER, write_marker
-from eventer_bridge.backends.rocksdb.contents import ALL_FAMILIES, IMPORTING
-from eventer_bridge.backends.rocksdb.database import COMPACTED_FILES
+from eventer_bridge.backends.rocksdb.contents import FAMILIES, IMPORTING
 from eventer_bridge.backends.rocksdb.keys import (
     CLOCK_KEY,
     FORMAT_KEY,
@@ -26,6 +25,7 @@ from eventer_bridge.backends.rocksdb.keys import (
     encode_owner,
     encode_type_id,
 )
+from eventer_bridge.backends.rocksdb.markers import MARKER, write_marker
 from eventer_bridge.errors import (
     StorageError,
     StoreDamagedError,
@@ -111,7 +111,7 @@ async def test_files_are_compacted_as_configured(tmp_path: Path) -> None:
         pass
     _, options = state(tmp_path)[max(i for i in state(tmp_path) if i.startswith("OPTIONS-"))]
     found = re.findall(rb"level0_file_num_compaction_trigger=(\d+)", options)
-    assert [*map(int, found)] == [COMPACTED_FILES] * (len(ALL_FAMILIES) + 1)
+    assert [*map(int, found)] == [limits.COMPACTED_FILES] * (len(FAMILIES) + 1)
 
 
 def state(path: Path) -> dict[str, tuple[int, bytes]]:
@@ -147,7 +147,7 @@ async def test_what_is_refused_stays_as_it_was(
     family, key, value = row
     path = tmp_path / "store"
     await make_store(path)
-    families = {name: Options(raw_mode=True) for name in ("default", *ALL_FAMILIES)}
+    families = {name: Options(raw_mode=True) for name in ("default", *FAMILIES)}
     db = Rdict(str(path), Options(raw_mode=True), families)
     rows = db if family == "default" else db.get_column_family(family)
     if value is None:

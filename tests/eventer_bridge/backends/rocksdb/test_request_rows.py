@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from rocksdict import ColumnFamily, Rdict
+from rocksdict import Rdict
 
 from eventer_bridge import limits
 from eventer_bridge.backends import rocksdb
@@ -19,12 +19,13 @@ from eventer_bridge.backends.rocksdb.request_rows import (
     OWNER_PREFIX,
     RUN_PREFIX,
 )
-from eventer_bridge.backends.rocksdb.rewinding import ext_rewind
+from eventer_bridge.backends.rocksdb.restoring import ext_rewind
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.errors import StoreDamagedError
 from eventer_bridge.model import Timestamp
 from tests.eventer_bridge.backends.contract_retention import TestClock
 from tests.eventer_bridge.backends.oracle import Writer, draft, request_key
+from tests.eventer_bridge.backends.putting import put, put_all
 from tests.eventer_bridge.backends.rocksdb.raw_rows import findings, raw_rows
 
 FEW = KeyRetention(max_entries=20)
@@ -35,7 +36,7 @@ LATER_RUN = [str(i) for i in range(20, 40, 2)]
 async def keep(writer: Writer, backend: Any, *names: str) -> None:
     for name in names:
         events = writer.make(draft(), time=Timestamp.now())
-        await backend.register(events, None, 1, request_key(name))
+        await put(backend, events, None, 1, request_key(name))
 
 
 async def test_keys_in_any_order_are_found(tmp_path: Path) -> None:
@@ -62,13 +63,13 @@ async def test_keys_that_sort_behind_are_not_looked_up(
     async with await rocksdb.create(tmp_path) as backend:
         assert backend.find_requests("app", ["2"]) != [None]
         looked_up: list[str] = []
-        later = Store.later
+        family = Store.family
 
-        def note(store: Store, name: str) -> tuple[Rdict, ColumnFamily]:
+        def note(store: Store, name: str) -> Rdict:
             looked_up.append(name)
-            return later(store, name)
+            return family(store, name)
 
-        monkeypatch.setattr(Store, "later", note)
+        monkeypatch.setattr(Store, "family", note)
         assert backend.find_requests("app", ["3", "4"]) == [None, None]
         assert looked_up == []
         assert backend.find_requests("app", ["3", "1"]) == [None, None]
@@ -83,7 +84,7 @@ async def test_a_client_that_was_forgotten_before_its_commit_was_written(
         writer = Writer(backend)
         for name in "1", "2":
             events = writer.make(draft(), time=Timestamp.now())
-            committed = backend.register(events, None, 1, request_key(name))
+            committed = put(backend, events, None, 1, request_key(name))
             for other in "x", "y":  # for whom "app" is forgotten
                 backend.find_requests(other, [name])
             backend.find_requests("app", ["0"])  # which is read again now
@@ -100,7 +101,7 @@ async def test_a_client_whose_generation_begins_is_not_forgotten(
         writer = Writer(backend)
         for i in range(3 * FEW.max_entries):
             events = writer.make(draft(), time=Timestamp.now())
-            committed = backend.register(events, None, 1, request_key(f"{i:02}"))
+            committed = put(backend, events, None, 1, request_key(f"{i:02}"))
             backend.find_requests("other", ["0"])
             assert backend.find_requests("app", ["x"]) == [None]
             await committed
@@ -115,7 +116,7 @@ async def keep_together(
     sessions = {i: writer.make(draft(), time=at) for i in names}
     sessions.pop(without, None)
     requests = [request_key(i, draft(i)) for i in sessions]
-    await backend.register_all([*sessions.values()], None, requests)[0]
+    await put_all(backend, [*sessions.values()], None, requests)[0]
 
 
 def sessions_of(backend: Any, names: list[str]) -> list[int | None]:

@@ -10,6 +10,7 @@ from eventer_bridge.backends import rocksdb
 from eventer_bridge.backends.retention import RetentionRule
 from eventer_bridge.backends.rocksdb.backend import RocksDbBackend
 from tests.eventer_bridge.backends.oracle import Writer, numbered
+from tests.eventer_bridge.backends.putting import put
 
 RULE = RetentionRule((("a",),), max_entries=1_000_000)
 
@@ -34,9 +35,9 @@ async def n_counted(backend: RocksDbBackend) -> int:
 async def test_every_event_is_counted_once(backend: RocksDbBackend) -> None:
     writer = Writer(backend)
     await writer.session(*numbered("a", "a", "b"))
-    registered = [backend.register(writer.make(*numbered("a", "b")))]  # gathers
+    registered = [put(backend, writer.make(*numbered("a", "b")))]  # gathers
     await backend.retain([RULE])
-    registered += [backend.register(writer.make(*numbered("a"))) for _ in range(3)]
+    registered += [put(backend, writer.make(*numbered("a"))) for _ in range(3)]
     await asyncio.gather(*registered)
     assert await n_counted(backend) == 6
     await writer.session(*numbered("a"))
@@ -47,9 +48,9 @@ async def test_rules_replace_rules(backend: RocksDbBackend) -> None:
     writer = Writer(backend)
     await writer.session(*numbered("a", "a"))
     for n in range(3):
-        registered = [backend.register(writer.make(*numbered("a"))) for _ in range(5)]
+        registered = [put(backend, writer.make(*numbered("a"))) for _ in range(5)]
         await backend.retain([RULE] * (n + 1))
-        registered += [backend.register(writer.make(*numbered("a"))) for _ in range(5)]
+        registered += [put(backend, writer.make(*numbered("a"))) for _ in range(5)]
         await asyncio.gather(*registered)
     await backend.retain([RULE])
     assert await n_counted(backend) == 32
@@ -61,7 +62,7 @@ async def test_rules_replace_rules(backend: RocksDbBackend) -> None:
 async def test_a_store_that_closes_meanwhile(tmp_path: Path) -> None:
     backend = await rocksdb.create(tmp_path, retention=[RULE])
     writer = Writer(backend)
-    registered = backend.register(writer.make(*numbered("a")))
+    registered = put(backend, writer.make(*numbered("a")))
     await asyncio.gather(backend.retain([RULE]), backend.async_close())
     assert registered.exception() is None
     async with await rocksdb.create(tmp_path, retention=[RULE]) as backend:

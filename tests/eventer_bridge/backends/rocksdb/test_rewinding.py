@@ -19,7 +19,7 @@ from eventer_bridge.backends.reader_rows import (
     encode_row,
     parked_prefix,
 )
-from eventer_bridge.backends.rocksdb.rewinding import ext_rewind
+from eventer_bridge.backends.rocksdb.restoring import ext_rewind
 from eventer_bridge.backends.rocksdb.snapshot import MAX_PASSED_ROWS
 from eventer_bridge.model import (
     Event,
@@ -40,6 +40,7 @@ from tests.eventer_bridge.backends.contract_retention import (
     settled,
 )
 from tests.eventer_bridge.backends.oracle import Writer, answer, draft, request_key
+from tests.eventer_bridge.backends.putting import put, put_all
 
 LARGE = JsonPayload.of("x" * 100_000)
 
@@ -101,7 +102,7 @@ async def test_what_is_registered_again_together_is_found(tmp_path: Path) -> Non
     async with await rocksdb.create(tmp_path) as backend:
         first, *others = writer.events
         again = [[msgspec.structs.replace(i, timestamp=Timestamp(2, 0))] for i in others]
-        await asyncio.wait(backend.register_all(again))
+        await asyncio.wait(put_all(backend, again))
         for [event] in again:
             query = QueryTimeseriesParams(ids=[first.id, event.id])
             assert (await backend.query(query)).events == [event, first]
@@ -131,7 +132,7 @@ async def test_later_requests_are_forgotten(tmp_path: Path) -> None:
     async with await rocksdb.create(tmp_path) as backend:
         writer = Writer(backend)
         for time, key in enumerate(keys):
-            await backend.register(writer.make(draft("a"), time=time), None, 1, key)
+            await put(backend, writer.make(draft("a"), time=time), None, 1, key)
     ext_rewind(tmp_path, Timestamp(1, 0))
     clock = TestClock(10)
     async with await rocksdb.create(tmp_path, clock=clock) as backend:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eventer_bridge.backends.rocksdb import keys
-from eventer_bridge.backends.rocksdb.session_block import ENTRY_BYTES, SessionBlock
+from eventer_bridge.backends.rocksdb.keys import ENTRY_BYTES, SessionBlock
 from eventer_bridge.model import INT64_MAX, INT64_MIN, EventId, Timestamp
 
 MOMENT = Timestamp(4, 5)

@@ -16,7 +16,8 @@ from eventer_bridge.backends.rocksdb.latest import Row
 from eventer_bridge.backends.rocksdb.snapshot import READ_FAMILIES, STEP_BYTES, STEP_ROWS, Snapshot
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.errors import StoreDamagedError
-from eventer_bridge.model import Event, EventId, JsonPayload, Timestamp
+from eventer_bridge.model import Event, EventId, EventType, JsonPayload, Timestamp
+from tests.eventer_bridge.backends.putting import stage
 
 ReadRows: TypeAlias = Callable[..., tuple[list[Row], int, bool]]
 """As ``packed.read_rows``."""
@@ -24,9 +25,13 @@ ReadRows: TypeAlias = Callable[..., tuple[list[Row], int, bool]]
 
 def write(store: Store, session: int, payload: JsonPayload | None = None, n_types: int = 1) -> None:
     """A session with an event of each type."""
-    commit, moment, numbers = Commit(), Timestamp(session, 0), range(1, n_types + 1)
-    events = [Event(EventId(1, session, i), ("a",), moment, moment, payload) for i in numbers]
-    store.stage(commit, [events], [keys.encode_type_id(i) for i in range(n_types)], [])
+    commit, moment = Commit(), Timestamp(session, 0)
+    ids: dict[EventType, keys.TypeId] = {(str(i),): keys.encode_type_id(i) for i in range(n_types)}
+    events = [
+        Event(EventId(1, session, n), event_type, moment, moment, payload)
+        for n, event_type in enumerate(ids, 1)
+    ]
+    stage(store, commit, [events], ids)
     store.write(commit)
     store.ext_sync()
     assert store.decide()

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from rocksdict import WriteBatch
 
 from eventer_bridge import limits
 from eventer_bridge.backends import rocksdb
 from eventer_bridge.backends.rocksdb import control, in_order, keys, source_order
 from eventer_bridge.backends.rocksdb.backend import RocksDbBackend
-from eventer_bridge.backends.rocksdb.rewinding import ext_rewind
+from eventer_bridge.backends.rocksdb.restoring import ext_rewind
+from eventer_bridge.backends.rocksdb.rows import ROWS
 from eventer_bridge.backends.rocksdb.scan import KeyRange
 from eventer_bridge.errors import ClosedError
 from eventer_bridge.model import (
@@ -27,8 +27,10 @@ from eventer_bridge.model import (
     RegisterEvent,
     Timestamp,
 )
+from eventer_bridge.packed import stored_batch
 from tests.eventer_bridge.backends.consistency import check_store
 from tests.eventer_bridge.backends.oracle import Writer, answer, draft
+from tests.eventer_bridge.backends.putting import TYPES, put
 
 MAX_PASSED: Final = 3
 EVERYTHING: Final = KeyRange(b"", keys.KEY_MAX)
@@ -73,7 +75,7 @@ async def register(backend: RocksDbBackend, *sources: int | None, name: str = "a
         session = backend.high_water_mark(1).session + 1
         event_id, source_timestamp = EventId(1, session, 1), source and Timestamp(source, 0)
         time = Timestamp(session, 0)
-        await backend.register([Event(event_id, (name,), time, source_timestamp or None, None)])
+        await put(backend, [Event(event_id, (name,), time, source_timestamp or None, None)])
 
 
 async def test_what_comes_in_order_has_no_row(tmp_path: Path) -> None:
@@ -266,13 +268,16 @@ async def test_a_type_that_has_ended_does_not_begin_again(tmp_path: Path) -> Non
     """A stored end may outlive its type, when a loss is accepted."""
     async with await rocksdb.create(tmp_path) as backend:
         await register(backend, None)
-        batch = WriteBatch(raw_mode=True)
         order = backend._store.order
         type_id = keys.encode_type_id(0)
         order.add_types([type_id])
-        source = keys.encode_timestamp(Timestamp(1, 0))
-        assert order.add(batch, [type_id], [source], [bytes(keys.POSITION_BYTES)], [b""]) == [0]
-        assert batch.is_empty()
+        [event] = Writer(backend).make(draft(source=1))
+        batches, ids = [stored_batch([event], TYPES)], {event.type: type_id}
+        rows = ROWS(source_order.MAX_PASSED_EVENTS, source_order.MAX_VALUE_BYTES)
+        staged = order.stage(rows, batches, ids, 0, -1, is_counted=False)
+        _, _, sources, _, _, ended = staged
+        assert len(sources) == 1
+        assert ended == []
 
 
 SPREADS: Final = {

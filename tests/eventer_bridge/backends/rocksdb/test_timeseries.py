@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from eventer_bridge.backends import rocksdb
-from eventer_bridge.backends.rocksdb import scan, timeseries
+from eventer_bridge.backends.rocksdb import query, scan
 from eventer_bridge.backends.rocksdb.commit import Commit
 from eventer_bridge.backends.rocksdb.snapshot import Snapshot
 from eventer_bridge.backends.rocksdb.store import Store
@@ -24,6 +24,7 @@ from eventer_bridge.model import (
     Timestamp,
 )
 from tests.eventer_bridge.backends.oracle import Writer, answer, draft
+from tests.eventer_bridge.backends.putting import put, stage
 
 
 @contextlib.contextmanager
@@ -58,7 +59,7 @@ async def test_queries_of_ids_and_unique_types_cost_what_they_return(
         for n in range(100):
             # half of the types come in the first sessions only
             some = names if n < 50 else names[:10]
-            backend.register(writer.make(*(draft(i, n % 7) for i in some)))
+            put(backend, writer.make(*(draft(i, n % 7) for i in some)))
         params = QueryTimeseriesParams(order=order, order_by=order_by)
         for max_results, n_keys in (None, 3 * 20), (5, 2 * 20):
             unique = msgspec.structs.replace(params, unique_type=True, max_results=max_results)
@@ -128,14 +129,14 @@ def test_reading_values_stops_when_the_store_is_to_close(tmp_path: Path) -> None
     try:
         event = Event(EventId(1, 1, 1), ("a",), Timestamp(0, 0), None, None)
         commit = Commit()
-        store.stage(commit, [[event]], [b"\0\0\0\0"], [])
+        stage(store, commit, [[event]], {("a",): b"\0\0\0\0"})
         store.write(commit)
         store.ext_sync()
         assert store.decide()
         snapshot = store.snapshot()
         key = snapshot.find(event.id)
         assert key is not None
-        accepts = timeseries.ValueFilter(snapshot, [lambda _: False], None)
+        accepts = query.ValueFilter(snapshot, [lambda _: False], None)
         for _ in range(1_000):
             assert not accepts(key)
         store.is_closing = True
@@ -152,11 +153,11 @@ def test_a_type_that_becomes_visible_meanwhile_is_not_sought(tmp_path: Path) -> 
         event = Event(EventId(1, 1, 1), ("a",), Timestamp(0, 0), None, None)
         commit = Commit()
         type_ids = [b"\0\0\0\0"]
-        store.stage(commit, [[event]], type_ids, [])
+        stage(store, commit, [[event]], {("a",): type_ids[0]})
         store.write(commit)
         store.ext_sync()
         assert store.decide()
-        sought = timeseries.Timeseries(store.snapshot(), QueryTimeseriesParams(), type_ids)
+        sought = query.Timeseries(store.snapshot(), QueryTimeseriesParams(), type_ids)
         type_ids.append(b"\0\0\0\1")
         assert [len(rows) for rows, _ in sought.rows(2)] == [1]
     finally:

@@ -10,7 +10,8 @@ from eventer_bridge import limits
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.types import TypeRegistry, VisibleTypes
-from eventer_bridge.model import Event, EventId, EventType, Timestamp
+from eventer_bridge.model import EventType
+from eventer_bridge.slices import at_once
 from eventer_bridge.subscription import Subscription
 
 segments = st.sampled_from(["a", "b", ""])
@@ -23,8 +24,8 @@ query_types = st.builds(
 
 
 def intern(types: TypeRegistry, *event_types: EventType) -> list[TypeId]:
-    events = [Event(EventId(1, 1, 1), i, Timestamp(0, 0), None, None) for i in event_types]
-    return types.intern(events, [])
+    at_once(types.intern(enumerate(event_types), []))
+    return [types.ids[i] for i in event_types]
 
 
 def found(types: TypeRegistry, subscription: Subscription) -> list[TypeId]:

@@ -11,8 +11,8 @@ import pytest
 from eventer_bridge import limits
 from eventer_bridge.backends import rocksdb
 from eventer_bridge.backends.rocksdb import RocksDbBackend, keys
-from eventer_bridge.backends.rocksdb.checkpoint import ext_checkpoint
-from eventer_bridge.backends.rocksdb.deletion import Deletion, ext_oldest
+from eventer_bridge.backends.rocksdb.control import ext_checkpoint
+from eventer_bridge.backends.rocksdb.retention import Deletion, ext_oldest
 from eventer_bridge.backends.rocksdb.scan import KeyRange
 from eventer_bridge.errors import OutcomeUnknownError, StorageError
 from eventer_bridge.model import (
@@ -37,6 +37,7 @@ from tests.eventer_bridge.backends.faults import (
     recovered,
 )
 from tests.eventer_bridge.backends.oracle import Writer, draft, is_right, numbered
+from tests.eventer_bridge.backends.putting import put, put_in_steps
 
 UPWARDS = QueryTimeseriesParams(order=Order.ASCENDING)
 EVERYTHING = (("*",),)
@@ -106,13 +107,13 @@ async def test_nobody_sees_it_before_it_is_decided(
         writer.make(*numbered("b", "a"), time=4),
     ]
     with fault():
-        commits = [backend.register(session) for session in undecided]
+        commits = [put(backend, session) for session in undecided]
         for commit in commits:
             with pytest.raises(OutcomeUnknownError, match=r"^outcome unknown: .*store: commit"):
                 await commit
         refused = writer.make(*numbered("a", "refused"), time=9)
         with pytest.raises(StorageError):
-            await backend.register(refused)
+            await put(backend, refused)
         error = commits[0].exception()
         assert isinstance(error, OutcomeUnknownError)
         await check(backend, before, writer.events)
@@ -132,13 +133,13 @@ async def test_a_query_beside_a_commit_sees_what_is_durable(backend: RocksDbBack
     before = list(writer.events)
     persisted = QueryServerParams(1, persisted=True)
     with held_sync() as may_sync:
-        first = backend.register(writer.make(*numbered("a", "first")))
+        first = put(backend, writer.make(*numbered("a", "first")))
         await asyncio.sleep(0)  # it is written, and being synced
         assert (await backend.query(persisted)).events == before
         waiting = asyncio.ensure_future(backend.query(UPWARDS))
         await asyncio.sleep(0)
         between = list(writer.events)
-        second = backend.register(writer.make(*numbered("a", "second")))
+        second = put(backend, writer.make(*numbered("a", "second")))
         may_sync.release()
         # it waits for what came before it; what is written since then is not durable
         assert (await waiting).events == between
@@ -160,7 +161,7 @@ async def test_a_large_session_whose_part_fails_is_refused(
     before = list(writer.events)
     events = writer.make(*numbered(*["a"] * 20))
     with failing_for_good():
-        steps = backend.register_in_steps(events)
+        steps = put_in_steps(backend, events)
         while True:
             try:
                 next(steps)
@@ -246,7 +247,7 @@ async def test_what_was_under_way_when_old_events_were_chosen_is_not_deleted(
         await writer.session(draft("a"), time=time)
     store = backend._store
     with held_sync() as may_sync:
-        between = backend.register(writer.make(draft("a"), server=2, time=2))
+        between = put(backend, writer.make(draft("a"), server=2, time=2))
         await asyncio.sleep(0)  # it is written, and being synced
         with store.in_use():
             snapshot = store.ext_begin_deleting()

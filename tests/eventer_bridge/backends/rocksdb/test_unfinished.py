@@ -13,12 +13,11 @@ from eventer_bridge.backends import rocksdb
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.backend import RocksDbBackend
 from eventer_bridge.backends.rocksdb.control import checkpoint
-from eventer_bridge.backends.rocksdb.deletion import Deletion, ext_oldest
 from eventer_bridge.backends.rocksdb.info import ext_info
+from eventer_bridge.backends.rocksdb.retention import Deletion, ext_oldest
 from eventer_bridge.backends.rocksdb.scan import KeyRange
 from eventer_bridge.backends.rocksdb.store import Store
-from eventer_bridge.backends.rocksdb.verified_rows import Finding
-from eventer_bridge.backends.rocksdb.verify import ext_verify
+from eventer_bridge.backends.rocksdb.verify import Finding, ext_verify
 from eventer_bridge.errors import LimitError, OutcomeUnknownError, StorageError
 from eventer_bridge.model import (
     EventId,
@@ -29,6 +28,7 @@ from eventer_bridge.model import (
     QueryTimeseriesParams,
 )
 from tests.eventer_bridge.backends.consistency import check_store
+from tests.eventer_bridge.backends.putting import put, put_in_steps
 from tests.eventer_bridge.backends.rocksdb import unfinished_child
 from tests.eventer_bridge.backends.rocksdb.unfinished_child import LARGE, QUOTA, SMALL, events_of
 from tests.support import forked
@@ -84,7 +84,7 @@ def halting(monkeypatch: pytest.MonkeyPatch) -> Halting:
 
 
 def large_in_steps(backend: RocksDbBackend) -> slices.Steps[asyncio.Future[None]]:
-    return backend.register_in_steps(events_of(2, LARGE), QUOTA, LARGE)
+    return put_in_steps(backend, events_of(2, LARGE), QUOTA, LARGE)
 
 
 async def seen(backend: RocksDbBackend) -> list[int]:
@@ -119,9 +119,9 @@ AFTER = [4, 4, 1 + N_OF_TYPE, 1 + N_OF_TYPE, 4, LARGE // 3, 2, 4, 4, 7, 1 + LARG
 async def test_nobody_sees_a_part(tmp_path: Path, halting: Halting) -> None:
     async with await rocksdb.create(tmp_path / "store") as backend:
         with halting:
-            await backend.register(events_of(1, SMALL), QUOTA, SMALL)
+            await put(backend, events_of(1, SMALL), QUOTA, SMALL)
             large = await slices.run(large_in_steps(backend))
-            small = backend.register(events_of(3, 1))
+            small = put(backend, events_of(3, 1))
             for n_parts in range(1, N_PARTS):
                 await halting.wait_written(1 + n_parts)
                 assert await seen(backend) == BEFORE, n_parts
@@ -143,7 +143,7 @@ async def test_nobody_sees_a_part(tmp_path: Path, halting: Halting) -> None:
 async def test_a_copy_has_it_whole_or_not(tmp_path: Path, halting: Halting) -> None:
     async with await rocksdb.create(tmp_path / "store") as backend:
         with halting:
-            await backend.register(events_of(1, SMALL), QUOTA, SMALL)
+            await put(backend, events_of(1, SMALL), QUOTA, SMALL)
             large = await slices.run(large_in_steps(backend))
             for n_parts in range(1, N_PARTS):
                 await halting.wait_written(1 + n_parts)
@@ -219,7 +219,7 @@ async def test_a_part_that_fails_takes_it_back(
 ) -> None:
     async with await rocksdb.create(tmp_path / "store") as backend:
         with halting:
-            await backend.register(events_of(1, SMALL), QUOTA, SMALL)
+            await put(backend, events_of(1, SMALL), QUOTA, SMALL)
             writable = asyncio.Event()
             backend.register_failure_cb(lambda: writable.set() if backend.failure is None else None)
             large = await slices.run(large_in_steps(backend))
@@ -250,7 +250,7 @@ async def test_what_it_follows_is_not_deleted_before_it_is_there(
 ) -> None:
     async with await rocksdb.create(tmp_path / "store") as backend:
         with halting:
-            await backend.register(events_of(1, SMALL), QUOTA, SMALL)
+            await put(backend, events_of(1, SMALL), QUOTA, SMALL)
             large = await slices.run(large_in_steps(backend))
             halting.go_on(N_PARTS - 2)
             await halting.wait_written(1 + N_PARTS - 1)

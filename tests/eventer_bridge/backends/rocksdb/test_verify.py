@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from rocksdict import Options, Rdict
 
 from eventer_bridge.backends import rocksdb
 from eventer_bridge.backends.reader_rows import (
@@ -17,13 +16,11 @@ from eventer_bridge.backends.reader_rows import (
     encode_row,
     parked_prefix,
 )
-from eventer_bridge.backends.rocksdb import control, keys, verified_rows
-from eventer_bridge.backends.rocksdb.clean_shutdown import MARKER
-from eventer_bridge.backends.rocksdb.contents import ALL_FAMILIES, LATER_FAMILIES
+from eventer_bridge.backends.rocksdb import control, keys, verify
+from eventer_bridge.backends.rocksdb.contents import FAMILIES
 from eventer_bridge.backends.rocksdb.info import ServerInfo, ext_info
-from eventer_bridge.backends.rocksdb.session_block import ENTRY_BYTES
-from eventer_bridge.backends.rocksdb.verified_rows import Finding
-from eventer_bridge.backends.rocksdb.verify import Counts, ext_verify
+from eventer_bridge.backends.rocksdb.keys import ENTRY_BYTES
+from eventer_bridge.backends.rocksdb.verify import Counts, Finding, ext_verify
 from eventer_bridge.model import BinaryPayload, EventId, JsonPayload, Timestamp
 from tests.eventer_bridge.backends.contract_retention import (
     TestClock,
@@ -32,7 +29,13 @@ from tests.eventer_bridge.backends.contract_retention import (
     settled,
 )
 from tests.eventer_bridge.backends.oracle import Writer, draft, numbered, request_key
-from tests.eventer_bridge.backends.rocksdb.raw_rows import Rows, findings, findings_after, raw_rows
+from tests.eventer_bridge.backends.putting import put
+from tests.eventer_bridge.backends.rocksdb.raw_rows import (
+    BatchRows,
+    findings,
+    findings_after,
+    raw_rows,
+)
 
 A, B, C = (keys.encode_type_id(i) for i in range(3))
 """Ids of the types a, b and c."""
@@ -75,7 +78,7 @@ async def make_store(path: Path) -> None:
         await writer.session(*numbered("b"), server=2)
         await backend.reserve(1, 3)
         key = request_key("k")
-        await backend.register(writer.make(*numbered("a"), server=3), None, 1, key)
+        await put(backend, writer.make(*numbered("a"), server=3), None, 1, key)
         await backend.keep_reader_rows(
             {CURSOR: encode_row(seen(1, 3)), PARKED: encode_row(ParkedRow("no idea", now))}
         )
@@ -83,7 +86,7 @@ async def make_store(path: Path) -> None:
 
 async def test_a_store_that_is_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     await make_store(tmp_path)
-    monkeypatch.setattr(verified_rows, "ROWS_AT_A_TIME", 2)
+    monkeypatch.setattr(verify, "ROWS_AT_A_TIME", 2)
     progress: list[tuple[int, int]] = []
     found: list[Finding] = []
     with control.open_read_only(tmp_path) as store:
@@ -101,116 +104,116 @@ async def test_an_empty_store(tmp_path: Path) -> None:
     assert findings(tmp_path) == []
 
 
-def no_event(rows: Rows) -> None:
+def no_event(rows: BatchRows) -> None:
     del rows["event"][EVENT]
 
 
-def no_source(rows: Rows) -> None:
+def no_source(rows: BatchRows) -> None:
     del rows["source"][SOURCE]
 
 
-def extra_source(rows: Rows) -> None:
+def extra_source(rows: BatchRows) -> None:
     rows["source"][A + OTHER_SOURCE + SESSION + FIRST] = b""
 
 
-def source_of_nothing(rows: Rows) -> None:
+def source_of_nothing(rows: BatchRows) -> None:
     rows["source"][C + OTHER_SOURCE + SESSION + keys.encode_int(9)] = b""
 
 
-def source_of_an_event_without(rows: Rows) -> None:
+def source_of_an_event_without(rows: BatchRows) -> None:
     rows["source"][B + OTHER_SOURCE + SESSION + keys.encode_int(2)] = b""
 
 
-def source_with_a_value(rows: Rows) -> None:
+def source_with_a_value(rows: BatchRows) -> None:
     rows["source"][SOURCE] = b"x"
 
 
-def no_session(rows: Rows) -> None:
+def no_session(rows: BatchRows) -> None:
     del rows["session"][SESSION]
 
 
-def no_server(rows: Rows) -> None:
+def no_server(rows: BatchRows) -> None:
     del rows["server"][SERVER]
 
 
-def server_without_session(rows: Rows) -> None:
+def server_without_session(rows: BatchRows) -> None:
     rows["server"][keys.encode_int(1) + keys.encode_int(9)] = keys.encode_timestamp(Timestamp(9, 0))
 
 
-def other_timestamp(rows: Rows) -> None:
+def other_timestamp(rows: BatchRows) -> None:
     rows["server"][SERVER] = keys.encode_timestamp(Timestamp(2, 1))
 
 
-def entry_missing(rows: Rows) -> None:
+def entry_missing(rows: BatchRows) -> None:
     rows["session"][SESSION] = rows["session"][SESSION][ENTRY_BYTES:]
 
 
-def entry_of_nothing(rows: Rows) -> None:
+def entry_of_nothing(rows: BatchRows) -> None:
     rows["session"][SESSION] = rows["session"][SESSION] + SECOND + keys.encode_int(9) + B
 
 
-def entry_for_entry(rows: Rows) -> None:
+def entry_for_entry(rows: BatchRows) -> None:
     """As many entries as events, but of another."""
     entries = rows["session"][SESSION]
     rows["session"][SESSION] = entries[:-ENTRY_BYTES] + SECOND + keys.encode_int(9) + C
 
 
-def entry_of_another_type(rows: Rows) -> None:
+def entry_of_another_type(rows: BatchRows) -> None:
     rows["session"][SESSION] = SECOND + FIRST + B + rows["session"][SESSION][ENTRY_BYTES:]
 
 
-def entries_out_of_order(rows: Rows) -> None:
+def entries_out_of_order(rows: BatchRows) -> None:
     entries = rows["session"][SESSION]
     rows["session"][SESSION] = entries[-ENTRY_BYTES:] + entries[:-ENTRY_BYTES]
 
 
-def entries_cut_off(rows: Rows) -> None:
+def entries_cut_off(rows: BatchRows) -> None:
     rows["session"][SESSION] = rows["session"][SESSION][:-1]
 
 
-def unknown_flags(rows: Rows) -> None:
+def unknown_flags(rows: BatchRows) -> None:
     rows["event"][EVENT] = b"\x10"
 
 
-def empty_value(rows: Rows) -> None:
+def empty_value(rows: BatchRows) -> None:
     rows["event"][EVENT] = b""
 
 
-def json_that_is_none(rows: Rows) -> None:
+def json_that_is_none(rows: BatchRows) -> None:
     rows["event"][EVENT] = rows["event"][EVENT] + b"}"
 
 
-def text_that_is_none(rows: Rows) -> None:
+def text_that_is_none(rows: BatchRows) -> None:
     rows["event"][EVENT] = rows["event"][EVENT][:13] + b'"\xff"'
 
 
-def binary_cut_off(rows: Rows) -> None:
+def binary_cut_off(rows: BatchRows) -> None:
     rows["event"][EVENT] = b"\x06" + rows["event"][EVENT][1:13] + b"\x00\x00\x00\x09x"
 
 
-def payload_of_none(rows: Rows) -> None:
+def payload_of_none(rows: BatchRows) -> None:
     rows["event"][EVENT] = b"\x04" + rows["event"][EVENT][1:]
 
 
-def source_timestamp_cut_off(rows: Rows) -> None:
+def source_timestamp_cut_off(rows: BatchRows) -> None:
     rows["event"][EVENT] = b"\x04123"
 
 
-def other_source_timestamp(rows: Rows) -> None:
+def other_source_timestamp(rows: BatchRows) -> None:
     rows["event"][EVENT] = b"\x0c" + keys.encode_timestamp(Timestamp(8, 0))
 
 
-def indexed_without_source_timestamp(rows: Rows) -> None:
+def indexed_without_source_timestamp(rows: BatchRows) -> None:
     del rows["source"][SOURCE]
     rows["event"][EVENT] = b"\x09[]"
 
 
-def in_order_behind_its_end(rows: Rows) -> None:
+def in_order_behind_its_end(rows: BatchRows) -> None:
     del rows["source"][SOURCE]
     rows["event"][EVENT] = b"\x04" + keys.encode_timestamp(Timestamp(7, 0))
 
 
-def not_in_order(rows: Rows) -> None:
+def not_in_order(rows: BatchRows) -> None:
     in_order_behind_its_end(rows)
     for session, source in ((1, 9), (3, 6)):
         key = A + keys.session_key(Timestamp(session, 0), 1, session) + FIRST
@@ -218,134 +221,134 @@ def not_in_order(rows: Rows) -> None:
     rows["default"][keys.IN_ORDER_KEY + A] = LATER + FIRST
 
 
-def end_of_order_cut_off(rows: Rows) -> None:
+def end_of_order_cut_off(rows: BatchRows) -> None:
     rows["default"][keys.IN_ORDER_KEY + A] = LATER
 
 
-def end_of_order_of_an_unknown_type(rows: Rows) -> None:
+def end_of_order_of_an_unknown_type(rows: BatchRows) -> None:
     rows["default"][keys.IN_ORDER_KEY + keys.encode_type_id(9)] = b""
 
 
-def unknown_type(rows: Rows) -> None:
+def unknown_type(rows: BatchRows) -> None:
     del rows["type"][C]
 
 
-def type_in_a_gap(rows: Rows) -> None:
+def type_in_a_gap(rows: BatchRows) -> None:
     rows["type"][keys.encode_type_id(4)] = b'["e"]'
 
 
-def type_twice(rows: Rows) -> None:
+def type_twice(rows: BatchRows) -> None:
     rows["type"][keys.encode_type_id(3)] = b'["a"]'
 
 
-def type_that_is_none(rows: Rows) -> None:
+def type_that_is_none(rows: BatchRows) -> None:
     rows["type"][keys.encode_type_id(3)] = b"[1]"
 
 
-def clock_that_went_back(rows: Rows) -> None:
+def clock_that_went_back(rows: BatchRows) -> None:
     key = keys.session_key(Timestamp(1, 0), 1, 4)
     rows["session"][key] = keys.encode_int(4) + FIRST + A
     rows["server"][key[keys.TIMESTAMP_BYTES :]] = key[: keys.TIMESTAMP_BYTES]
     rows["event"][A + key + FIRST] = b"\x00"
 
 
-def mark_too_small(rows: Rows) -> None:
+def mark_too_small(rows: BatchRows) -> None:
     rows["default"][keys.RESERVED_KEY + FIRST] = keys.encode_int(2)
 
 
-def mark_cut_off(rows: Rows) -> None:
+def mark_cut_off(rows: BatchRows) -> None:
     rows["default"][keys.RESERVED_KEY + FIRST] = b"\x01"
 
 
-def deleted_cut_off(rows: Rows) -> None:
+def deleted_cut_off(rows: BatchRows) -> None:
     rows["default"][keys.DELETED_KEY + FIRST] = b"\x01"
 
 
-def price_cut_off(rows: Rows) -> None:
+def price_cut_off(rows: BatchRows) -> None:
     rows["default"][keys.encode_owner("client a")] = b"\x01"
 
 
-def clock_cut_off(rows: Rows) -> None:
+def clock_cut_off(rows: BatchRows) -> None:
     rows["default"][keys.CLOCK_KEY] = rows["default"][keys.CLOCK_KEY][:-1]
 
 
-def request_cut_off(rows: Rows) -> None:
+def request_cut_off(rows: BatchRows) -> None:
     rows["request"][REQUEST] = rows["request"][REQUEST][:-1]
 
 
-def request_of_nothing(rows: Rows) -> None:
+def request_of_nothing(rows: BatchRows) -> None:
     digest, place = rows["request"][REQUEST][:16], rows["request"][REQUEST][16:-8]
     rows["request"][REQUEST] = digest + place + keys.encode_int(9)
 
 
-def request_of_another_moment(rows: Rows) -> None:
+def request_of_another_moment(rows: BatchRows) -> None:
     value = rows["request"][REQUEST]
     rows["request"][REQUEST] = value[:16] + keys.encode_timestamp(Timestamp(9, 0)) + value[28:]
 
 
-def request_without_client(rows: Rows) -> None:
+def request_without_client(rows: BatchRows) -> None:
     del rows["request"][KEYS]
 
 
-def request_of_later_generation(rows: Rows) -> None:
+def request_of_later_generation(rows: BatchRows) -> None:
     rows["request"][REQUEST[:17] + b"\x00\x00\x00\x01x"] = rows["request"][REQUEST]
 
 
-def client_cut_off(rows: Rows) -> None:
+def client_cut_off(rows: BatchRows) -> None:
     rows["request"][KEYS] = rows["request"][KEYS][:-1]
 
 
-def strange_client(rows: Rows) -> None:
+def strange_client(rows: BatchRows) -> None:
     rows["request"][b"o"] = rows["request"][KEYS]
 
 
-def cursor_that_is_none(rows: Rows) -> None:
+def cursor_that_is_none(rows: BatchRows) -> None:
     rows["reader"][CURSOR] = b"[]"
 
 
-def cursor_of_nobody(rows: Rows) -> None:
+def cursor_of_nobody(rows: BatchRows) -> None:
     rows["reader"][b"c[]"] = encode_row(seen(1, 3))
 
 
-def cursor_ahead(rows: Rows) -> None:
+def cursor_ahead(rows: BatchRows) -> None:
     rows["reader"][CURSOR] = encode_row(seen(1, 4))
 
 
-def cursor_of_an_unknown_server(rows: Rows) -> None:
+def cursor_of_an_unknown_server(rows: BatchRows) -> None:
     rows["reader"][CURSOR] = encode_row(seen(7, 1))
 
 
-def parked_without_cursor(rows: Rows) -> None:
+def parked_without_cursor(rows: BatchRows) -> None:
     del rows["reader"][CURSOR]
 
 
-def parked_of_nothing(rows: Rows) -> None:
+def parked_of_nothing(rows: BatchRows) -> None:
     key = parked_prefix("app", "c") + encode_id(EventId(1, 9, 1))
     rows["reader"][key] = rows["reader"][PARKED]
 
 
-def parked_that_is_none(rows: Rows) -> None:
+def parked_that_is_none(rows: BatchRows) -> None:
     rows["reader"][PARKED] = b"{}"
 
 
-def parked_cut_off(rows: Rows) -> None:
+def parked_cut_off(rows: BatchRows) -> None:
     rows["reader"][PARKED[:-1]] = rows["reader"][PARKED]
 
 
-def gap_cut_off(rows: Rows) -> None:
+def gap_cut_off(rows: BatchRows) -> None:
     rows["reader"][GAP] = b"x"
 
 
-def gap_of_an_unknown_type(rows: Rows) -> None:
+def gap_of_an_unknown_type(rows: BatchRows) -> None:
     rows["reader"][GAP[: -len(A)] + keys.encode_type_id(9)] = bytes(24)
 
 
-def gap_of_no_server(rows: Rows) -> None:
+def gap_of_no_server(rows: BatchRows) -> None:
     rows["reader"][GAP[:5]] = bytes(24)
 
 
-def strange_keys(rows: Rows) -> None:
-    for name in ALL_FAMILIES:
+def strange_keys(rows: BatchRows) -> None:
+    for name in FAMILIES:
         rows[name][b"\xff\xff\xff"] = b""
 
 
@@ -357,7 +360,7 @@ def end_of_order(type_id: bytes) -> str:
     return key_of(keys.IN_ORDER_KEY + type_id)
 
 
-DAMAGES: Final[dict[Callable[[Rows], None], list[str]]] = {
+DAMAGES: Final[dict[Callable[[BatchRows], None], list[str]]] = {
     no_event: [
         "event: 1/2/1: no row, but session has an entry",
         "event: 1/2/1: no row, but source has one",
@@ -504,7 +507,7 @@ DAMAGES: Final[dict[Callable[[Rows], None], list[str]]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
-async def test_damaged_rows(tmp_path: Path, damage: Callable[[Rows], None]) -> None:
+async def test_damaged_rows(tmp_path: Path, damage: Callable[[BatchRows], None]) -> None:
     await make_store(tmp_path)
     assert findings_after(tmp_path, damage) == DAMAGES[damage]
 
@@ -515,26 +518,12 @@ async def test_a_row_in_source_of_an_event_in_order(tmp_path: Path) -> None:
         await writer.session(draft("a", source=5))
         await writer.session(draft("a", source=7))
 
-    def damage(rows: Rows) -> None:
+    def damage(rows: BatchRows) -> None:
         rows["source"][SOURCE] = b""
 
     assert findings_after(tmp_path, damage) == [
         "source: 1/2/1: has a row, but the event is in order"
     ]
-
-
-async def test_a_store_of_an_earlier_version(tmp_path: Path) -> None:
-    await make_store(tmp_path)
-    (tmp_path / MARKER).unlink()
-    families = {name: Options(raw_mode=True) for name in ("default", *ALL_FAMILIES)}
-    db = Rdict(str(tmp_path), Options(raw_mode=True), families)
-    for name in LATER_FAMILIES:
-        db.drop_column_family(name)
-    db.close()
-    assert findings(tmp_path) == []
-    async with await rocksdb.create(tmp_path) as backend:  # has them from now on
-        assert backend.reader_rows(CURSOR) == {}
-    assert findings(tmp_path) == []
 
 
 @pytest.mark.usefixtures("hurry")
@@ -545,7 +534,7 @@ async def test_what_retention_deleted_is_no_finding(tmp_path: Path) -> None:
         writer = Writer(backend)
         for i in range(3):
             key = request_key(str(i))
-            await backend.register(writer.make(draft("a"), time=i), None, 1, key)
+            await put(backend, writer.make(draft("a"), time=i), None, 1, key)
         parked = {PARKED: encode_row(ParkedRow("no idea", now))}
         await backend.keep_reader_rows({CURSOR: encode_row(seen(1, 2)), **parked})
         assert len(await settled(backend, clock)) == 1
@@ -592,7 +581,7 @@ async def test_info(tmp_path: Path) -> None:
         ServerInfo(2, 1, 1, Timestamp(1, 0), Timestamp(1, 0), 1),
         ServerInfo(3, 1, 1, Timestamp(1, 0), Timestamp(1, 0), 1),
     ]
-    assert found.index_bytes.keys() == {"default", *ALL_FAMILIES}
+    assert found.index_bytes.keys() == {"default", *FAMILIES}
     assert found.disk_bytes > 0
 
 

@@ -19,11 +19,17 @@ from eventer_bridge.backends.reader_rows import (
 from eventer_bridge.backends.request_keys import RequestKey
 from eventer_bridge.backends.rocksdb import control, keys
 from eventer_bridge.backends.rocksdb.info import ServerInfo, ext_info
-from eventer_bridge.backends.rocksdb.session_block import ENTRY_BYTES
+from eventer_bridge.backends.rocksdb.keys import ENTRY_BYTES
 from eventer_bridge.backends.rocksdb.verify import Counts, ext_verify
 from eventer_bridge.model import EventId, Timestamp
 from tests.eventer_bridge.backends.oracle import Writer, draft
-from tests.eventer_bridge.backends.rocksdb.raw_rows import Rows, findings, findings_after, raw_rows
+from tests.eventer_bridge.backends.putting import put_all
+from tests.eventer_bridge.backends.rocksdb.raw_rows import (
+    BatchRows,
+    findings,
+    findings_after,
+    raw_rows,
+)
 
 A: Final = keys.encode_type_id(0)
 FIRST: Final = keys.encode_int(1)
@@ -39,15 +45,15 @@ BLOCK: Final = keys.session_key(Timestamp(2, 0), 1, 2)
 SESSIONS: Final = [*map(keys.encode_int, range(7))]
 
 
-def block_missing(rows: Rows) -> None:
+def block_missing(rows: BatchRows) -> None:
     del rows["session"][BLOCK]
 
 
-def block_of_no_server(rows: Rows) -> None:
+def block_of_no_server(rows: BatchRows) -> None:
     del rows["server"][BLOCK[12:]]
 
 
-def block_twice(rows: Rows) -> None:
+def block_twice(rows: BatchRows) -> None:
     """Its last session once more, as a block of its own."""
     entries = rows["session"][BLOCK]
     key = BLOCK[:20] + SESSIONS[4]
@@ -55,38 +61,38 @@ def block_twice(rows: Rows) -> None:
     rows["server"][key[12:]] = BLOCK[:12]
 
 
-def block_into_the_next(rows: Rows) -> None:
+def block_into_the_next(rows: BatchRows) -> None:
     rows["session"][BLOCK] += SESSIONS[5] + FIRST + A
     key = A + BLOCK[:20] + SESSIONS[5] + FIRST
     rows["event"][key] = b"\x00"
 
 
-def session_missing(rows: Rows) -> None:
+def session_missing(rows: BatchRows) -> None:
     entries = rows["session"][BLOCK]
     rows["session"][BLOCK] = entries[:ENTRY_BYTES] + entries[2 * ENTRY_BYTES :]
 
 
-def last_session_missing(rows: Rows) -> None:
+def last_session_missing(rows: BatchRows) -> None:
     rows["session"][BLOCK] = rows["session"][BLOCK][:-ENTRY_BYTES]
 
 
-def sessions_out_of_order(rows: Rows) -> None:
+def sessions_out_of_order(rows: BatchRows) -> None:
     entries = rows["session"][BLOCK]
     rows["session"][BLOCK] = (
         entries[:ENTRY_BYTES] + entries[2 * ENTRY_BYTES :] + entries[ENTRY_BYTES : 2 * ENTRY_BYTES]
     )
 
 
-def sessions_before_it(rows: Rows) -> None:
+def sessions_before_it(rows: BatchRows) -> None:
     rows["session"][BLOCK] = SESSIONS[1] + FIRST + A + rows["session"][BLOCK]
 
 
-def session_of_nothing(rows: Rows) -> None:
+def session_of_nothing(rows: BatchRows) -> None:
     """A server's last block, which says more than there is."""
     rows["session"][keys.session_key(Timestamp(5, 0), 1, 5)] += SESSIONS[6] + FIRST + A
 
 
-DAMAGES: Final[dict[Callable[[Rows], None], list[str]]] = {
+DAMAGES: Final[dict[Callable[[BatchRows], None], list[str]]] = {
     block_missing: [
         "session: 1/2: no row, but server has one",
         "session: 1/2/1: no entry, but event has a row",
@@ -129,7 +135,7 @@ async def make_blocks(path: Path) -> None:
         await writer.session(draft("a"))
         requests = [RequestKey("app", name, bytes(16)) for name in ("j", "k", "i")]
         sessions = [writer.make(draft("a"), time=2) for _ in requests]
-        backend.register_all(sessions, None, requests)
+        put_all(backend, sessions, None, requests)
         await writer.session(draft("a"))
         await backend.reserve(1, 5)
         parked = parked_prefix("app", "c") + encode_id(EventId(1, 4, 1))
@@ -150,7 +156,7 @@ async def test_blocks_that_are_well(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
-async def test_damaged_blocks(tmp_path: Path, damage: Callable[[Rows], None]) -> None:
+async def test_damaged_blocks(tmp_path: Path, damage: Callable[[BatchRows], None]) -> None:
     await make_blocks(tmp_path)
     assert findings_after(tmp_path, damage) == DAMAGES[damage]
 

@@ -10,7 +10,7 @@ import pytest
 
 from eventer_bridge import limits
 from eventer_bridge.backends import rocksdb, visible_query
-from eventer_bridge.backends.rocksdb import wanted
+from eventer_bridge.backends.rocksdb import types as types_module
 from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.types import TypeRegistry, VisibleTypes
 from eventer_bridge.errors import InvalidSubscriptionError
@@ -51,7 +51,7 @@ async def test_nobody_waits_for_the_search_of_types(
         yield from find(types, subscription)
 
     monkeypatch.setattr(TypeRegistry, "find", find_slowly)
-    monkeypatch.setattr(wanted, "FEW_STEPS", 1 << 60)
+    monkeypatch.setattr(types_module, "FEW_STEPS", 1 << 60)
     async with await rocksdb.create(tmp_path) as backend:
         writer = Writer(backend)
         await writer.session(*numbered("a/1", "a/2", "b"))
@@ -84,8 +84,8 @@ async def test_answers_are_right_whenever_types_are_sought(
     order_by: OrderBy,
     free_passes: int,
 ) -> None:
-    monkeypatch.setattr(wanted, "FEW_STEPS", 0)
-    monkeypatch.setattr(wanted, "FREE_PASSES", free_passes)
+    monkeypatch.setattr(types_module, "FEW_STEPS", 0)
+    monkeypatch.setattr(types_module, "FREE_PASSES", free_passes)
     async with await rocksdb.create(tmp_path) as backend:
         writer = Writer(backend)
         for n in range(10):
@@ -104,7 +104,7 @@ async def test_answers_are_right_whenever_types_are_sought(
 async def test_types_are_not_sought_for_what_is_found_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wanted, "FEW_STEPS", 0)
+    monkeypatch.setattr(types_module, "FEW_STEPS", 0)
     calls = count_catching_up(monkeypatch)
     async with await rocksdb.create(tmp_path) as backend:
         writer = Writer(backend)

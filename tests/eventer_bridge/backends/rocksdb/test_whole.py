@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from eventer_bridge.backends import rocksdb
-from eventer_bridge.backends.rocksdb import whole
+from eventer_bridge.backends.rocksdb import markers
 from eventer_bridge.errors import StorageError
 from tests.support.restoring import restore
 
@@ -31,7 +31,7 @@ async def test_the_same_store_stays_so_and_no_other_one_is(tmp_path: Path) -> No
     shutil.copytree(moved, store)
     assert not await is_whole(store)
     await asyncio.to_thread(rocksdb.checkpoint, moved, tmp_path / "backup")
-    assert not (tmp_path / "backup" / whole.FILE).exists()
+    assert not (tmp_path / "backup" / markers.FILE).exists()
     restore(tmp_path / "backup", store)
     assert not await is_whole(store)
     assert await is_whole(moved)
@@ -40,7 +40,7 @@ async def test_the_same_store_stays_so_and_no_other_one_is(tmp_path: Path) -> No
 async def test_a_copy_whose_file_has_the_same_number(tmp_path: Path) -> None:
     """In a file system of its own; told by the generation of its inodes, where they have one."""
     assert await is_whole(tmp_path, note=True)
-    file = tmp_path / whole.FILE
+    file = tmp_path / markers.FILE
     noted = json.loads(file.read_text())
     file.write_text(json.dumps(noted))
     assert await is_whole(tmp_path)
@@ -60,13 +60,13 @@ async def test_another_history_is_to_be_noted_anew(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", [b"", b"{", b"\xff", b"[]", b'{"history": 1}'])
 async def test_a_file_of_something_else(tmp_path: Path, text: bytes) -> None:
     assert await is_whole(tmp_path, note=True)
-    (tmp_path / whole.FILE).write_bytes(text)
+    (tmp_path / markers.FILE).write_bytes(text)
     assert not await is_whole(tmp_path)
 
 
 async def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
     async with await rocksdb.create(tmp_path) as backend:
-        (tmp_path / f"{whole.FILE}.dbtmp").mkdir()
+        (tmp_path / f"{markers.FILE}.dbtmp").mkdir()
         with pytest.raises(StorageError, match="WHOLE: cannot be written: Is a directory"):
             await backend.note_whole()
         assert not backend.is_whole

@@ -16,6 +16,7 @@ from eventer_bridge.backends import rocksdb
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.model import Event, EventId, JsonPayload, Timestamp
+from tests.eventer_bridge.backends.putting import put, put_in_steps
 
 SMALL, LARGE = 3, limits.LARGE_SESSION_EVENTS + 500
 
@@ -53,9 +54,9 @@ async def main(path: Path, n_parts: int) -> None:
 
     make_parts_small()
     backend = await rocksdb.create(path)
-    await backend.register(events_of(1, SMALL), QUOTA, SMALL)
+    await put(backend, events_of(1, SMALL), QUOTA, SMALL)
     Store.ext_sync = deadly  # type: ignore[method-assign]
-    await slices.run(backend.register_in_steps(events_of(2, LARGE), QUOTA, LARGE))
+    await slices.run(put_in_steps(backend, events_of(2, LARGE), QUOTA, LARGE))
     await backend.flush()
 
 

@@ -18,7 +18,7 @@ def few_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def backend() -> AsyncIterator[SlowBackend]:
-    async with SlowBackend() as backend:
+    async with await SlowBackend.create() as backend:
         yield backend
 
 

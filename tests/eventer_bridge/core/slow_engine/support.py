@@ -8,15 +8,14 @@ from typing import Any, Final
 
 from hat import util
 
-from eventer_bridge.backends.common import failed
-from eventer_bridge.backends.memory import MemoryBackend
-from eventer_bridge.backends.passed_time import PassedTime
+from eventer_bridge.backends.base import Backend, failed
 from eventer_bridge.backends.request_keys import KeyRetention, RequestKey
+from eventer_bridge.backends.rocksdb import RocksDbBackend
+from eventer_bridge.backends.rocksdb.opening import Opened, ext_open_temporary
 from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.backends.visible_query import VisibleQuery
 from eventer_bridge.core import engine
 from eventer_bridge.core.engine import Engine
-from eventer_bridge.core.session import Session
 from eventer_bridge.errors import StorageError
 from eventer_bridge.model import (
     Event,
@@ -29,6 +28,7 @@ from eventer_bridge.model import (
     Status,
     Timestamp,
 )
+from eventer_bridge.packed import Batch
 from eventer_bridge.slices import Steps
 
 SOURCE: Final = Source(SourceType.CONNECTION, 1)
@@ -37,11 +37,11 @@ LARGE: Final = 10
 """Events of the largest session that is not large yet."""
 
 
-class SlowBackend(MemoryBackend):
+class SlowBackend(RocksDbBackend):
     """Commits when the test says so, and fails when it says so."""
 
-    def __init__(self) -> None:
-        super().__init__((), PassedTime(), KeyRetention())
+    def __init__(self, opened: Opened) -> None:
+        super().__init__(opened, None, (), opened.clock, KeyRetention())
         self.is_slow = False
         self.commits: list[asyncio.Future[None]] = []
         self.asked: list[tuple[int, TypeQuota | None, int]] = []
@@ -51,8 +51,12 @@ class SlowBackend(MemoryBackend):
         self.on_register: Callable[[], None] = lambda: None
         self.failure_cbs: list[Callable[[], None]] = []
 
+    @classmethod
+    async def create(cls) -> "SlowBackend":
+        return cls(await asyncio.to_thread(ext_open_temporary))
+
     @property
-    def failure(self) -> str | None:  # type: ignore[override]  # memory does not fail
+    def failure(self) -> str | None:
         return self.why
 
     def register_failure_cb(self, cb: Callable[[], None]) -> util.RegisterCallbackHandle:
@@ -71,16 +75,18 @@ class SlowBackend(MemoryBackend):
 
     def register(
         self,
-        events: Sequence[Event],
+        batches: list[Batch],
         quota: TypeQuota | None = None,
-        n_asked: int = 0,
-        request: RequestKey | None = None,
+        n_asked: int | None = None,
+        requests: Sequence[RequestKey] = (),
     ) -> asyncio.Future[None]:
         self.on_register()
-        self.asked.append((len(events), quota, n_asked))
+        self.asked += [
+            (len(i), quota, i.requested if n_asked is None else n_asked) for i in batches
+        ]
         if self.why is not None:
             return failed(asyncio.get_running_loop().create_future(), StorageError(self.why))
-        commit = super().register(events, quota, n_asked, request)
+        commit = super().register(batches, quota, n_asked, requests)
         if not self.is_slow:
             return commit
         if not self.commits or self.commits[-1].done():
@@ -89,13 +95,13 @@ class SlowBackend(MemoryBackend):
 
     def register_in_steps(
         self,
-        events: Sequence[Event],
+        batch: Batch,
         quota: TypeQuota | None = None,
-        n_asked: int = 0,
+        n_asked: int | None = None,
         request: RequestKey | None = None,
     ) -> Steps[asyncio.Future[None]]:
-        self.in_steps.append(len(events))
-        return super().register_in_steps(events, quota, n_asked, request)
+        self.in_steps.append(len(batch))
+        return Backend.register_in_steps(self, batch, quota, n_asked, request)
 
     async def answer(
         self, query: VisibleQuery, client: str = "", holding: ExitStack | None = None
@@ -113,7 +119,7 @@ class Recorder:
         self.statuses: list[Status] = []
         core.add_observer(self)
 
-    def on_session(self, session: Session, persisted: bool) -> None:
+    def on_session(self, session: Batch, persisted: bool) -> None:
         self.told.append((len(session.events), persisted))
         self.sources.append(session.source)
 
@@ -128,7 +134,7 @@ class Patient(Recorder):
         super().__init__(core)
         self.in_steps: list[tuple[int, bool]] = []
 
-    def on_large_session(self, session: Session, persisted: bool) -> Steps[None]:
+    def on_large_session(self, session: Batch, persisted: bool) -> Steps[None]:
         self.in_steps.append((len(session.events), persisted))
         yield
 
@@ -168,7 +174,7 @@ async def handed_over(backend: SlowBackend, n_sessions: int) -> None:
         await asyncio.sleep(0)
 
 
-async def done(*sessions: Session) -> list[BaseException | None]:
+async def done(*sessions: Batch) -> list[BaseException | None]:
     await asyncio.wait([i.committed for i in sessions])
     for _ in range(9):
         await asyncio.sleep(0)

@@ -10,9 +10,10 @@ import pytest
 
 from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.core.engine import ENGINE_SOURCE, Engine
-from eventer_bridge.core.session import REMOTE_SOURCE, Session
+from eventer_bridge.core.session import REMOTE_SOURCE
 from eventer_bridge.errors import InvalidEventError, ModuleError, StorageError
 from eventer_bridge.model import QueryServerParams, Status
+from eventer_bridge.packed import Batch, stored_batch
 from eventer_bridge.subscription import NOTHING
 from tests.eventer_bridge.backends.oracle import seen
 from tests.eventer_bridge.core.slow_engine.support import (
@@ -27,11 +28,13 @@ from tests.eventer_bridge.core.slow_engine.support import (
 )
 
 
-async def under_way(core: Engine, backend: SlowBackend, sizes: Sequence[int]) -> list[Session]:
+async def under_way(core: Engine, backend: SlowBackend, sizes: Sequence[int]) -> list[Batch]:
     """Sessions of so many events, and a replicated one of four, in one commit that waits."""
     backend.is_slow = True
     sessions = [core.register(SOURCE, events_of(n)) for n in sizes]
-    sessions.append(Session(REMOTE_SOURCE, 4, 0, core.replicate(remote(1, 4))))
+    replicated = stored_batch(remote(1, 4), core.types)
+    replicated.committed = core.replicate(remote(1, 4))
+    sessions.append(replicated)
     await handed_over(backend, len(sessions))
     return sessions
 

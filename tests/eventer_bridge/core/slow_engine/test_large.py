@@ -9,7 +9,6 @@ from eventer_bridge import limits
 from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.core.conditions import Conditions
 from eventer_bridge.core.engine import Engine
-from eventer_bridge.core.hand_over import STEP_NEW_TYPES
 from eventer_bridge.errors import ConditionError, InvalidEventError, LimitError
 from eventer_bridge.model import QueryServerParams, RegisterEvent
 from eventer_bridge.modules.base import ModuleEngine
@@ -176,7 +175,7 @@ async def test_events_that_modules_add_do_not_count_for_who_asked(
     assert [i.events[0].id.session for i in sessions] == [2, 3, 4, 5, 6]
     assert backend.in_steps == [11, LARGE + 1, LARGE + 12]
     assert [i.type for i in sessions[1].events] == [("more",), *[("b",)] * 10]
-    assert backend._budget.spent == {"client": 2}
+    assert backend.types_cost("client") == 2
     assert adding.pending_events == 0
 
 
@@ -283,7 +282,7 @@ async def test_new_types_count_for_who_asked(core: Engine, backend: SlowBackend)
         (3, None, 3),
         (4, QUOTA, 4),
     ]
-    assert backend._budget.spent == {"client": 4}
+    assert backend.types_cost("client") == 4
 
 
 async def test_many_new_types_are_checked_in_steps(
@@ -299,9 +298,9 @@ async def test_many_new_types_are_checked_in_steps(
         check_types(event_types, quota)
 
     monkeypatch.setattr(backend, "check_types", check)
-    events = [RegisterEvent((f"{i}",), None, None) for i in range(2 * STEP_NEW_TYPES + 3)]
+    events = [RegisterEvent((f"{i}",), None, None) for i in range(2 * limits.STEP_NEW_TYPES + 3)]
     await done(core.register(SOURCE, events, QUOTA))
-    assert [len(i) for i in checked] == [STEP_NEW_TYPES, STEP_NEW_TYPES, 3]
+    assert [len(i) for i in checked] == [limits.STEP_NEW_TYPES, limits.STEP_NEW_TYPES, 3]
     assert set().union(*checked) == {i.type for i in events}
 
 

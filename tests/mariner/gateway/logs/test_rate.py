@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from mariner import limits
-from mariner.gateway.logs.rate import LogRate
+from mariner.gateway.logs.records import LogRate
 
 
 class Clock:

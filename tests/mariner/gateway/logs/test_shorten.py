@@ -8,7 +8,7 @@ import pytest
 
 from eventer_bridge import limits as core_limits
 from mariner import limits
-from mariner.gateway.logs.shorten import shorten
+from mariner.gateway.logs.records import shorten
 
 HUGE = "x" * 10_000_000
 N = core_limits.MAX_LOG_CHARACTERS

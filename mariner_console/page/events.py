@@ -1,0 +1,300 @@
+"""Events: those of a query, those that come, and one that a user registers."""
+
+import itertools
+import logging
+from collections.abc import Sequence
+
+import msgspec
+from nicegui import ui
+from typing_extensions import override
+
+from eventer_bridge import moments
+from eventer_bridge.errors import InvalidEventError
+from eventer_bridge.model import (
+    Event,
+    JsonPayload,
+    Order,
+    QueryTimeseriesParams,
+    RegisterEvent,
+    check_registrable,
+)
+from mariner.cli.values import format_event_id, parse_event_type, plural
+from mariner.errors import MarinerError
+from mariner_console import limits, texts
+from mariner_console.page.parts import (
+    Columns,
+    Panel,
+    Series,
+    TextTable,
+    TimeChart,
+    card,
+    failure,
+    field,
+    is_confirmed,
+    note,
+    patterns_of,
+    unfolded,
+)
+from mariner_console.watcher import Tail, Watcher
+
+mlog = logging.getLogger(__name__)
+
+
+class QueryPanel(Panel):
+    """A form, the events in a table, one of them unfolded, their numbers in a chart."""
+
+    def __init__(self, watcher: Watcher) -> None:
+        self._watcher = watcher
+        self._events: list[Event] = []
+        self._paths: list[str] = []
+        with card("Query"):
+            with ui.element("div").classes("console-form"):
+                self._types = field("Types", "*")
+                self._from = field("From, as 2026-11-21T10:00Z")
+                self._to = field("To")
+                self._limit = ui.number("At most", value=100, min=1, max=limits.MAX_QUERY_ROWS)
+                self._limit.props("outlined dense")
+                orders = {"new": "newest first", "old": "oldest first"}
+                self._order = ui.select(orders, value="new").props(
+                    'outlined dense aria-label="Order"'
+                )
+                self._button = ui.button("Query", on_click=self.query)
+            for i in (self._types, self._from, self._to, self._limit):
+                i.on("keydown.enter", self.query)
+            self._failure = failure()
+            self._count = note("").props("role=status")
+        self._numbers = card("Numbers")
+        self._numbers.set_visibility(False)
+        with self._numbers:
+            self._path = ui.select([], on_change=self._draw).props("outlined dense")
+            self._path.props('aria-label="Which number of the payloads"')
+            self._chart = TimeChart("Numbers of the payloads over time", "")
+        with card("Events"):
+            self._picked = unfolded()
+            self._table = TextTable(_FOUND, empty="No events.", on_pick=self._pick)
+
+    async def query(self) -> None:
+        """Query what the form says."""
+        self._failure.set_text("")
+        self._button.disable()
+        try:
+            params, limit = self._read()
+            self._events, has_more = await self._watcher.query(params, limit)
+        except (InvalidEventError, MarinerError, TimeoutError) as e:
+            self._failure.set_text(texts.shown(str(e) or "no answer in time", 400))
+            return
+        finally:
+            self._button.enable()
+        more = ", and there are more" if has_more else ""
+        self._count.set_text(f"{len(self._events):,} {plural(len(self._events), 'event')}{more}")
+        self._table.set(self._events)
+        self._pick(None)
+        self._choose_number()
+
+    def _read(self) -> tuple[QueryTimeseriesParams, int]:
+        limit = max(1, min(int(self._limit.value or 1), limits.MAX_QUERY_ROWS))
+        t_from, t_to = self._from.value.strip(), self._to.value.strip()
+        params = QueryTimeseriesParams(
+            patterns_of(self._types.value),
+            t_from=moments.parse(t_from) if t_from else None,
+            t_to=moments.parse_last(t_to) if t_to else None,
+            order=Order.DESCENDING if self._order.value == "new" else Order.ASCENDING,
+            max_results=limit + 1,
+        )
+        return params, limit
+
+    def _pick(self, event_id: str | None) -> None:
+        found = (i for i in self._events if format_event_id(i.id) == event_id)
+        event = next(found, None)
+        self._picked.set_text("" if event is None else texts.of_event(event))
+
+    def _choose_number(self) -> None:
+        paths = {path: None for i in self._events for path in texts.numbers(i.payload)}
+        self._paths = [*paths][: limits.MAX_NUMBERS]
+        # by their places: what events contain is no key of anything
+        named = {index: path or "the payload" for index, path in enumerate(self._paths)}
+        self._numbers.set_visibility(bool(named))
+        self._path.set_options(named, value=0 if named else None)
+        self._draw()
+
+    def _draw(self) -> None:
+        index = self._path.value
+        if index is None or index >= len(self._paths):
+            self._chart.set([])
+        else:
+            self._chart.set(_series(self._events, self._paths[index]))
+
+
+def _source_moment(event: Event) -> str:
+    source = event.source_timestamp
+    return "" if source is None else texts.of_moment(source)
+
+
+_FOUND: Columns[Event] = {
+    "Id": lambda i: format_event_id(i.id),
+    "Time (UTC)": lambda i: texts.of_moment(i.timestamp),
+    "Source time": _source_moment,
+    "Type": lambda i: texts.of_type(i.type),
+    "Payload": lambda i: texts.of_payload(i.payload),
+}
+
+
+def _series(events: Sequence[Event], path: str) -> list[Series]:
+    """The numbers at a path, of the types that have the most of them."""
+    points: dict[str, list[tuple[float, float | None]]] = {}
+    for event in events:
+        number = texts.numbers(event.payload).get(path)
+        if number is not None:
+            moment_s = event.timestamp.to_float()
+            points.setdefault(texts.of_type(event.type), []).append((moment_s, number))
+    most = sorted(points.items(), key=lambda i: -len(i[1]))[: limits.MAX_SERIES]
+    return [Series(name, sorted(found)) for name, found in most]
+
+
+class TailPanel(Panel):
+    """Follows events from the press of a button until the page is closed."""
+
+    def __init__(self, watcher: Watcher) -> None:
+        self._watcher = watcher
+        self._tail: Tail | None = None
+        self._n_requests = 0  # how often something else was asked for
+        self._is_paused = False
+        self._frozen: list[Event] = []
+        with card("Events as they come"):
+            with ui.element("div").classes("console-form"):
+                self._pattern = field("Types", "*").on("keydown.enter", self._start)
+                self._filter = field("Show only what contains")
+                ui.button("Follow", on_click=self._start)
+                self._pause = ui.button("Pause", on_click=self._toggle_pause).props("outline")
+                ui.button("Stop", on_click=self._stop).props("outline")
+            note("'?' stands for one segment, '*' at the end for any number of them.")
+            self._failure = failure()
+            self._count = note("")
+            self._picked = unfolded()
+            self._table = TextTable(
+                _TAIL,
+                key=lambda i: format_event_id(i.id),
+                empty="Nothing came yet.",
+                page_rows=limits.MAX_SHOWN_EVENTS,
+                on_pick=self._pick,
+            )
+        ui.context.client.on_delete(self._stop)
+
+    @override
+    async def refresh(self) -> None:
+        if self._tail is None:
+            return
+        if self._tail.close_reason is not None:
+            self._failure.set_text(texts.shown(f"Stopped: {self._tail.close_reason}"))
+        kept = self._tail.kept
+        paused = ", paused" if self._is_paused else ""
+        self._count.set_text(f"{kept.n_seen:,} so far{paused}")
+        self._show(self._frozen if self._is_paused else kept.newest())
+
+    async def _start(self) -> None:
+        number = self._n_requests + 1
+        await self._stop()
+        self._failure.set_text("")
+        try:
+            tail = await self._watcher.follow(patterns_of(self._pattern.value))
+        except (InvalidEventError, MarinerError) as e:
+            self._failure.set_text(texts.shown(str(e)))
+            return
+        if number == self._n_requests:
+            self._n_requests += 1  # the first one stays, of several that were begun together
+            self._tail = tail
+        else:  # it is too late, and the page may be closed
+            await tail.async_close()
+
+    async def _stop(self) -> None:
+        self._n_requests += 1
+        tail, self._tail = self._tail, None
+        if tail is not None:
+            await tail.async_close()
+
+    def _toggle_pause(self) -> None:
+        self._is_paused = not self._is_paused
+        self._pause.set_text("Go on" if self._is_paused else "Pause")
+        # what comes meanwhile is counted, and kept like before
+        self._frozen = self._tail.kept.newest() if self._tail and self._is_paused else []
+
+    def _show(self, events: Sequence[Event]) -> None:
+        wanted = self._filter.value.casefold()
+        found = (i for i in events if not wanted or self._contains(i, wanted))
+        self._table.set(itertools.islice(found, limits.MAX_SHOWN_EVENTS))
+
+    def _contains(self, event: Event, wanted: str) -> bool:
+        return any(wanted in text.casefold() for text in self._table.row(event).values())
+
+    def _pick(self, event_id: str | None) -> None:
+        # it stays to be read when newer ones have taken its place
+        kept = [] if self._tail is None else self._tail.kept.newest()
+        for event in (*self._frozen, *kept):
+            if format_event_id(event.id) == event_id:
+                self._picked.set_text(texts.of_event(event))
+                return
+
+
+_TAIL: Columns[Event] = {
+    "Time (UTC)": lambda i: texts.of_moment(i.timestamp)[11:],
+    "Type": lambda i: texts.of_type(i.type),
+    "Payload": lambda i: texts.of_payload(i.payload),
+}
+
+
+class RegisterPanel(Panel):
+    """Registers an event: it is asked twice, and kept in the log with the name of the user."""
+
+    def __init__(self, watcher: Watcher, user: str) -> None:
+        self._watcher = watcher
+        self._user = user
+        with card("Register an event"):
+            with ui.element("div").classes("console-form"):
+                self._type = field("Type")
+            self._payload = ui.textarea("Payload (JSON; empty: none)").props("outlined dense")
+            self._payload.classes("full-width")
+            ui.button("Register …", on_click=self._confirm)
+            self._failure = failure()
+            self._done = ui.label("").classes("console-well").props("role=status")
+            note("The gateway refuses what its client, this console, may not register.")
+
+    async def _confirm(self) -> None:
+        self._failure.set_text("")
+        self._done.set_text("")
+        try:
+            event = _parse(self._type.value, self._payload.value)
+        except InvalidEventError as e:
+            self._failure.set_text(texts.shown(str(e)))
+            return
+        question = f"Register this on {texts.shown(self._watcher.config.name)}?"
+        text = f"{texts.of_type(event.type)}\n{texts.unfolded(event.payload)}"
+        if await is_confirmed(question, text, "Register"):
+            await self._register(event)
+
+    async def _register(self, event: RegisterEvent) -> None:
+        at = self._watcher.config.name
+        extra = {"user": self._user, "gateway": at, "event_type": texts.of_type(event.type)}
+        try:
+            registered = await self._watcher.register(event)
+        except (MarinerError, TimeoutError) as e:
+            reason = str(e) or "no answer in time: it may be registered all the same"
+            mlog.warning("event not registered", extra={**extra, "reason": reason})
+            self._failure.set_text(texts.shown(reason))
+            return
+        event_id = format_event_id(registered.id)
+        mlog.info("event registered", extra={**extra, "id": event_id})
+        self._done.set_text(f"Registered as {event_id}.")
+
+
+def _parse(event_type: str, payload: str) -> RegisterEvent:
+    if len(event_type) + len(payload) > limits.MAX_INPUT_CHARACTERS:
+        raise InvalidEventError("that is too long")
+    parsed = parse_event_type(event_type)
+    check_registrable(parsed)
+    if not payload.strip():
+        return RegisterEvent(parsed, None, None)
+    try:
+        data = msgspec.json.decode(payload, type=msgspec.Raw)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as e:
+        raise InvalidEventError(f"payload: expected JSON: {e}") from e
+    return RegisterEvent(parsed, None, JsonPayload(data))
