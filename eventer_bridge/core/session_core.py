@@ -197,7 +197,8 @@ class SessionCore(EventCore):
             self._register_each(batches)
             return
         for is_unready, run in groupby(batches, lambda batch: bool(unready([batch]))):
-            (self._register_each if is_unready else self._register)([*run])
+            register = self._register_each if is_unready else self._register
+            register([*run])
 
     def _register_each(self, batches: list[Batch]) -> None:
         before: Batch | None = None
