@@ -37,10 +37,10 @@ from eventer_bridge.eventer.events import (
     encode_events,
     encode_register_events,
     encode_type,
+    read_batch,
     read_events,
     read_events_in_steps,
     read_register_events,
-    read_register_events_in_steps,
     read_timestamp,
     read_type,
 )
@@ -69,7 +69,6 @@ from eventer_bridge.model import (
     QueryResult,
     QueryServerParams,
     QueryTimeseriesParams,
-    RegisterEvent,
     Status,
     Timestamp,
 )
@@ -267,24 +266,19 @@ def decode(name: str, data: bytes) -> Message | RefusedReq:
     return message
 
 
-def decode_register_req(data: bytes) -> Steps[MsgRegisterReq | RefusedReq]:
-    """Decode a large ``MsgRegisterReq`` in steps; raises as :func:`decode`."""
+def decode_register_req(data: bytes, types: TypeTable) -> Steps[Batch | RefusedReq]:
+    """Make a batch of a large ``MsgRegisterReq`` in steps; raises as :func:`decode`."""
     try:
-        register_events, end = yield from read_register_events_in_steps(data, 0)
+        batch, end = yield from read_batch(data, types)
     except (InvalidEventError, InvalidMessageError, IndexError) as e:
         return _refused(MsgRegisterReq, len(data), e)
     _check_end(MsgRegisterReq, end, len(data))
-    return MsgRegisterReq(register_events)
+    return batch
 
 
 def read_register_req(data: bytes, types: TypeTable) -> Batch | None:
     """A batch from a ``MsgRegisterReq``; None: it is unusual, and to be decoded."""
-    return read_sbs(data, types, _decode_read) if IS_COMPILED else None
-
-
-def _decode_read(data: bytes) -> Sequence[RegisterEvent]:
-    """The events of a message that was read; cannot fail."""
-    return read_register_events(data, 0)[0]
+    return read_sbs(data, types) if IS_COMPILED else None
 
 
 def read_whole_type(text: bytes) -> EventType | None:
