@@ -356,8 +356,10 @@ class ClientRegistrations(GatheringClient):
             first = some.batches[0]
             if first.is_large and not first.has_failed:
                 self._answer_large(first)
-            else:
-                self._await_commit(some.committed)
+            elif some.committed is not self._awaited_commit or some.committed.done():
+                # one that is done already may have been answered: a repeated request can be of it
+                self._awaited_commit = some.committed
+                self._service.gathering.await_commit(some.committed, self)
         # all of it is counted until the last one is answered
         self.unanswered[-1].held_bytes += held_bytes
         if self._account.throttle is not None:
@@ -366,13 +368,6 @@ class ClientRegistrations(GatheringClient):
             self.answer()
         if self._n_unanswered >= limits.MAX_REGISTRATIONS_IN_FLIGHT:
             self.stream.pause_reading(Pause.REGISTRATIONS_FULL)
-
-    def _await_commit(self, commit: asyncio.Future[None]) -> None:
-        """Answer a commit when it is done."""
-        # one that is done already may have been answered: a repeated request can be of such a one
-        if commit is not self._awaited_commit or commit.done():
-            self._awaited_commit = commit
-            self._service.gathering.await_commit(commit, self)
 
     def _answer_large(self, batch: Batch) -> None:
         """Answer a large batch, when it is encoded."""
