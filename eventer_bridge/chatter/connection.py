@@ -53,11 +53,7 @@ class Address(NamedTuple):
 
 
 def parse_address(text: str) -> Address:
-    """Parse an address.
-
-    Raises:
-        ConfigurationError: the text is no such address.
-    """
+    """Parse an address, or raise ``ConfigurationError``."""
     match = _FORM.fullmatch(text)
     if match is None or int(match["port"]) > 65_535:
         raise ConfigurationError(
@@ -79,17 +75,11 @@ class Handler(abc.ABC):
         """A message arrived; pings are handled by the protocol."""
 
     def on_several(self) -> bool:
-        """Several messages came together; returns whether some were taken.
-
-        Those are taken by ``Connection.take_requests``; all others come to :meth:`on_message`.
-        """
+        """Several came together; some may be taken, by ``Connection.take_requests``: then true."""
         return False
 
     def on_timeout(self, conversation: Conversation) -> None:
-        """The peer did not continue a conversation in time.
-
-        Its later messages are dropped. By default, the connection is closed.
-        """
+        """The peer did not continue a conversation in time: its later messages are dropped."""
         raise RemoteProtocolError(f"{conversation!r} timed out")
 
     def on_closing(self) -> None:  # noqa: B027  # not everybody wants to know
@@ -116,8 +106,7 @@ class ConnectionSettings(NamedTuple):
 class Connection(OwnedStream[Message | Handled]):
     """One connection; see the module. It closes with its group, and its group with it.
 
-    Attributes:
-        handler: handler of messages; None if creating it failed or the connection is gone.
+    ``handler`` is None if creating it failed or the connection is gone.
     """
 
     mlog = logging.getLogger(__name__)
@@ -198,12 +187,7 @@ class Connection(OwnedStream[Message | Handled]):
     def answer(
         self, conversations: Sequence[Conversation], msg_type: str, data: Sequence[bytes]
     ) -> None:
-        """As :meth:`send` of the last messages of some of the peer's conversations, but faster.
-
-        Raises:
-            ClosedError: the connection is closed.
-            LocalProtocolError: one of them may not be sent now; nothing is sent.
-        """
+        """As :meth:`send` of the last messages of some of the peer's conversations, but faster."""
         if self.close_reason is not None:
             self.check_open()
         self._protocol.answer(conversations, msg_type, data)
@@ -212,12 +196,7 @@ class Connection(OwnedStream[Message | Handled]):
             self._has_sent()
 
     def send_alone(self, msg_type: str, data: bytes) -> None:
-        """As :meth:`send` of a message that begins and ends its conversation, but faster.
-
-        Raises:
-            ClosedError: the connection is closed.
-            LocalProtocolError: it has no form in the dialect, or the dialect is not known yet.
-        """
+        """As :meth:`send` of a message that begins and ends its conversation, but faster."""
         if self.close_reason is not None:
             self.check_open()
         self._protocol.send_alone(msg_type, data)
@@ -236,19 +215,11 @@ class Connection(OwnedStream[Message | Handled]):
         return conversations
 
     def end(self, conversation: Conversation) -> None:
-        """End an answered conversation of ours, whatever its flags.
-
-        A peer that sends another message of it is closed.
-        """
+        """End an answered conversation of ours: a peer that sends more of it is closed."""
         self._protocol.end(conversation)
 
     async def ping(self) -> float:
-        """Ping the peer; returns the round-trip time in seconds.
-
-        Raises:
-            ClosedError: the connection is closed, or was closed meanwhile.
-            LocalProtocolError: the dialect is not known yet.
-        """
+        """Ping the peer; returns the round-trip time in seconds. Raises as :meth:`send`."""
         # one ping at a time: a pong answers the last one only
         while self._protocol.is_pinging:
             await self._wait_pong()

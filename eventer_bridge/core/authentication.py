@@ -32,7 +32,7 @@ from eventer_bridge.core import tokens
 from eventer_bridge.core.payload_schemas import PayloadSchemas
 from eventer_bridge.core.quotas import ClientQuota
 from eventer_bridge.core.rights import ClientConfig, Rights, everything
-from eventer_bridge.core.tokens import MAX_TOKENS, ScryptChecks, TokenConfig, TokenHash
+from eventer_bridge.core.tokens import ScryptChecks, TokenConfig, TokenHash
 from eventer_bridge.tls import is_revoked, peer_names
 
 _UNLIMITED: Final = ClientQuota()
@@ -122,7 +122,8 @@ class Authenticator:
         self._n_chosen = max((len(_chosen(i)) for i in rights), default=0)
         # compared with what nobody's token has
         self._nobodys = [
-            TokenHash(secrets.token_bytes(32), secrets.token_bytes(16)) for _ in range(MAX_TOKENS)
+            TokenHash(secrets.token_bytes(32), secrets.token_bytes(16))
+            for _ in range(limits.MAX_TOKENS)
         ]
 
     @property
@@ -144,7 +145,7 @@ class Authenticator:
         known = () if rights is None else rights.tokens
         given = b"" if login.token is None else tokens.sha256(login.token)
         found: int | None = None
-        for index in range(MAX_TOKENS):
+        for index in range(limits.MAX_TOKENS):
             kept = known[index].hash if index < len(known) else self._nobodys[index]
             if tokens.same(given, kept.digest) and kept.salt is None:
                 found = index

@@ -116,10 +116,9 @@ async def connect(
         persisted: be notified of events that are durable; else as soon as they are registered.
         keeps_bounds: for callers that store or forward events: skip those that may not be
             registered here (:func:`sift`), and hold no more memory than the account has.
-        on_events: see :data:`EventsCb`; must not block or raise.
-        on_status: see :data:`StatusCb`; must not block or raise.
-        tls: TLS context for an ``ssl+sbs`` address; None: one that verifies the server with the
-            CAs that this system trusts.
+        on_events, on_status: see their types; must not block or raise.
+        tls: for an ``ssl+sbs`` address; None: one that verifies the server with the CAs that this
+            system trusts.
         dialect: of chatter.
         connect_timeout_s: time limit for everything up to the server's first answer.
         response_timeout_s: time limit for each answer; exceeding it ends the connection.
@@ -162,11 +161,7 @@ async def connect(
 
 
 class EventerClient(aio.Resource):
-    """See the module. Created by :func:`connect`.
-
-    Attributes:
-        persisted: as passed to :func:`connect`.
-    """
+    """See the module. Created by :func:`connect`."""
 
     def __init__(
         self, connection: chatter.Connection, handler: "_Handler", persisted: bool
@@ -252,11 +247,7 @@ class EventerClient(aio.Resource):
         raise RemoteProtocolError("answers without progress")
 
     async def first_event(self, server_id: int, session_id: int) -> Event | None:
-        """The first event of a server in or after a session, durable or not.
-
-        Raises:
-            EventerBridgeError: as :meth:`query`.
-        """
+        """The first event of a server in or after a session, durable or not; see :meth:`query`."""
         before = EventId(server_id, session_id - 1, INT64_MAX)
         params = QueryServerParams(server_id, max_results=1, last_event_id=before)
         for event in (await self.query(params)).events:
@@ -266,22 +257,11 @@ class EventerClient(aio.Resource):
         return None
 
     async def ping(self) -> float:
-        """Ping the server (chatter's ping).
-
-        Returns:
-            Round-trip time in seconds.
-
-        Raises:
-            ClosedError: the connection is closed, or was lost meanwhile.
-        """
+        """Ping the server (chatter's ping): seconds of the round trip, or ``ClosedError``."""
         return await self._connection.ping()
 
     async def drain(self) -> None:
-        """Wait until the server has read enough.
-
-        Raises:
-            ClosedError: the connection is closed.
-        """
+        """Wait until the server has read enough, or raise ``ClosedError``."""
         await self._connection.drain()
 
     def set_reading(self, is_reading: bool) -> None:
@@ -367,7 +347,7 @@ class _Handler(chatter.Handler):
         return decoded
 
     def _decode_in_steps(self, message: chatter.Message) -> slices.Steps[object]:
-        decoded = yield from codec.decode_with_events(message.type, message.data)
+        decoded = yield from codec.decode_in_steps(message.type, message.data)
         return (yield from sift(decoded)) if self._keeps_bounds else decoded
 
     def _handle(self, message: chatter.Message, decoded: object) -> None:
@@ -400,12 +380,10 @@ class _Handler(chatter.Handler):
         text = f"{self._connection.peer}: {self._connection.close_text}"
         for future, answer in requests.items():
             if not future.done():
-                is_unknown = answer is MsgRegisterRes
-                future.set_exception(
-                    OutcomeUnknownError(f"outcome unknown: {text}")
-                    if is_unknown
-                    else ClosedError(text)
-                )
+                error: Exception = ClosedError(text)
+                if answer is MsgRegisterRes:
+                    error = OutcomeUnknownError(f"outcome unknown: {text}")
+                future.set_exception(error)
                 future.exception()  # marks it as retrieved: no caller has to await it
 
     def _expect(

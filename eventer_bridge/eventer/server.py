@@ -67,14 +67,9 @@ async def listen(
 ) -> "EventerServer":
     """Listen for Eventer clients.
 
-    Args:
-        core: answers registrations and queries; stays the caller's to close, after the
-            server.
-        address: where; port 0 takes a free one (see :attr:`EventerServer.address`).
-        authenticator: lets clients in.
-        tls: TLS context for all connections; None for plain TCP.
-        admission: of the process; None: one of its own.
-        observe_query: called after each query with its parameters and the seconds it took.
+    ``core`` stays the caller's to close, after the server. Port 0 takes a free one
+    (:attr:`EventerServer.address`). ``admission`` is of the process; None: one of its own.
+    ``observe_query`` is called after each query with its parameters and the seconds it took.
 
     Raises:
         OSError: the address cannot be listened on.
@@ -218,10 +213,11 @@ class _Client(chatter.Handler, ClientWire[chatter.Conversation | None]):
             )
 
     async def _take_in(self, message: chatter.Message) -> None:
-        request = await slices.run(codec.decode_register_req(message.data))
+        request = await slices.run(codec.decode_in_steps(message.type, message.data))
         if isinstance(request, RefusedReq):
             self._refuse(message, request.reason)
             return
+        assert isinstance(request, MsgRegisterReq)
         batch = await slices.run(batch_in_steps(request.register_events, self._service.types))
         batch.request = _request(message)
         del message, request  # they may be large
@@ -294,11 +290,7 @@ class _Client(chatter.Handler, ClientWire[chatter.Conversation | None]):
 
     @override
     def send_notification(self, message: bytes) -> None:
-        """Send a ``MsgEventsNotify``.
-
-        Clients of persisted events keep them: they are requested periodically to confirm them, and
-        closed if they do not.
-        """
+        """Clients of persisted events are to confirm them now and then, or are closed."""
         if not self._session.is_persisted or self._ack is not None:
             self._send_alone(_NOTIFY, message)
         elif self._connection.close_reason is None:

@@ -101,11 +101,8 @@ Family: TypeAlias = Literal["event", "source"]
 class _Part(NamedTuple):
     """A part of the order of events in which an answer is sought.
 
-    Attributes:
-        family: in whose order its events are sought.
-        sought: span of it.
-        shown: the part of the span that is returned. The two differ only for unique types: an event
-            of an earlier page still excludes the later ones of its type.
+    ``family`` is in whose order, ``sought`` the span of it. The ``shown`` part of it is returned:
+    less only for unique types: an event of an earlier page still excludes later ones of its type.
     """
 
     family: Family
@@ -116,9 +113,7 @@ class _Part(NamedTuple):
 class Timeseries:
     """A timeseries query at a moment, of types of interest; its ``event_types`` are not read.
 
-    Raises:
-        StorageError: the store could not be read.
-        ClosedError: the store is about to close.
+    Raises ``StorageError`` (the store could not be read) or ``ClosedError`` (it is about to close).
     """
 
     def __init__(
@@ -344,12 +339,7 @@ class FirstOfType:
     """Accepts the first key of each type that another filter accepts (000, "unique type").
 
     Keys of a type must come in order. Of those, only keys in ``shown`` are accepted: earlier ones
-    were returned by an earlier page, and exclude later keys of their types.
-
-    Args:
-        accept: the other filter; None accepts everything.
-        shown: see above.
-        done: types whose first key was found; more are added.
+    were returned by an earlier page, and exclude later keys of their types, as ``done`` says.
     """
 
     def __init__(self, accept: Filter | None, shown: KeyRange, done: set[TypeId]) -> None:
@@ -534,10 +524,7 @@ def _give_up() -> None:
 class StoreReader:
     """Answers one query, on one thread; raises as :class:`Timeseries`.
 
-    Args:
-        snapshot: the moment of the answer.
-        names: every type that rows can have, by id.
-        become_large: called before the answer gets large.
+    ``become_large`` is called before the answer gets large.
     """
 
     def __init__(

@@ -3,8 +3,6 @@
 import re
 import time
 import tracemalloc
-from collections.abc import Callable
-from functools import partial
 from typing import Any, Final
 
 import pytest
@@ -51,17 +49,11 @@ def timeseries(max_results: bytes = NONE, t_from: bytes = NONE, order: bytes = N
     return ONE + NONE + t_from + NONE * 3 + order + NONE + max_results + NONE
 
 
-IN_STEPS: dict[str, Callable[[bytes], Any]] = {
-    "HatEventer.MsgRegisterReq": codec.decode_register_req,
-    **{name: partial(codec.decode_with_events, name) for name in codec.WITH_EVENTS},
-}
-
-
 def decode(name: str, data: bytes) -> Message | RefusedReq:
     """Decode a message, some in steps too: what is refused is refused alike."""
-    if name in IN_STEPS:
+    if name in codec.WITH_EVENTS:
         try:
-            in_steps: Message | RefusedReq = at_once(IN_STEPS[name](data))
+            in_steps = at_once(codec.decode_in_steps(name, data))
         except InvalidMessageError as e:
             with pytest.raises(InvalidMessageError, match=f"^{re.escape(str(e))}$"):
                 codec.decode(name, data)
