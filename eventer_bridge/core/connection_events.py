@@ -31,12 +31,7 @@ RegisterCb: TypeAlias = Callable[[Source, Sequence[RegisterEvent], TypeQuota | N
 
 
 class Announcer:
-    """See the module.
-
-    Args:
-        server_id: of this server.
-        register: see :data:`RegisterCb`.
-    """
+    """See the module."""
 
     def __init__(self, server_id: int, register: RegisterCb) -> None:
         self._server_id = server_id

@@ -69,13 +69,8 @@ _GroupsByType: TypeAlias = BoundedCache[EventType, tuple[_Group, ...]]
 class Fanout:
     """All subscribed clients of a wire.
 
-    Args:
-        encode: see :data:`EncodeCb`.
-        prepare: encodes all events of a large session in steps, before ``encode``.
-        on_hearing: called when :meth:`hears` changed.
-
-    Attributes:
-        groups: of receivers, by filter.
+    ``prepare`` encodes all events of a large session in steps, before ``encode``; ``on_hearing`` is
+    called when :meth:`hears` changed. ``groups`` of receivers are by filter.
     """
 
     def __init__(
@@ -198,13 +193,7 @@ class Fanout:
             yield
 
     def fail(self, session: Batch | None, persisted: bool, error: Exception) -> None:
-        """A session could not be notified: close the receivers that may want it.
-
-        Args:
-            session: the session; None: any.
-            persisted: as of :meth:`notify`.
-            error: why.
-        """
+        """A session (None: any) could not be notified: close the receivers that may want it."""
         for group in tuple(self.groups.values()):
             if group.filter.persisted is persisted and _may_want(group.filter, session):
                 _fail(group, error)

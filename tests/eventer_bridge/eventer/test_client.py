@@ -122,10 +122,12 @@ async def test_what_a_gateway_holds_for_a_server_is_on_the_account(is_gateway: b
     account = account_of_process()
     async with connected([], keeps_bounds=is_gateway) as (server, connection):
         server.connection.write(wire.frame(b" " * 400_000)[:-1])
-        await until(lambda: connection._connection.buffered_bytes >= 400_000)
+        await until(lambda: connection._connection._sans_io.buffered_bytes >= 400_000)
         await until(lambda: server.connection.unread_bytes == 0)
         server.connection.sweep(0)
-        assert account.n_bytes == (connection._connection.buffered_bytes if is_gateway else 0)
+        assert account.n_bytes == (
+            connection._connection._sans_io.buffered_bytes if is_gateway else 0
+        )
         account.max_bytes = 500_000
         another = MemoryShare(account, "another")
         another.set(200_000)
