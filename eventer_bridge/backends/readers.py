@@ -156,20 +156,6 @@ class _CancelledError(Exception):
 class _Query:
     """A query under way; its state is changed with the lock of the readers only."""
 
-    __slots__ = (
-        "answer",
-        "began_s",
-        "client",
-        "ext_fn",
-        "future",
-        "is_awaited",
-        "is_first_turn",
-        "is_large",
-        "seconds",
-        "state",
-        "turn",
-    )
-
     def __init__(
         self, client: str, ext_fn: Callable[[PauseCb, LargeCb], Any], future: asyncio.Future[None]
     ) -> None:

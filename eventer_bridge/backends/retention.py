@@ -61,16 +61,6 @@ class Share:
     events stored at the start are counted.
     """
 
-    __slots__ = (
-        "is_known",
-        "n_types",
-        "new_bytes",
-        "new_events",
-        "old_bytes",
-        "old_events",
-        "rule",
-    )
-
     def __init__(self, rule: RetentionRule) -> None:
         self.rule = rule
         self.n_types = 0

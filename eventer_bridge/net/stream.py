@@ -419,11 +419,6 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
         """Send a message that the peer must answer, if the wire has one."""
 
     @property
-    def first_message_timeout_s(self) -> float:
-        """Time limit from ``accept`` to the first message (:meth:`clear_first_deadline`)."""
-        return limits.FIRST_MESSAGE_TIMEOUT_S
-
-    @property
     def is_answering(self) -> bool:
         """Whether the peer waits for an answer."""
         return False
@@ -441,7 +436,7 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
             if tcp := transport.get_extra_info("socket"):
                 watch_peer(tcp)
         else:
-            self.first_deadline_s = self._slot.accepted_at + self.first_message_timeout_s
+            self.first_deadline_s = self._slot.accepted_at + limits.FIRST_MESSAGE_TIMEOUT_S
             self._slot.when_taken(lambda: self.abort(CloseReason.SLOT_TAKEN))
             self._slot.share.when_lost(self._on_share_lost)
         if self._streams is not None:

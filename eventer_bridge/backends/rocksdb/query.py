@@ -170,7 +170,7 @@ class Timeseries:
         """First index keys in a part that are of the answer."""
         accept = _make_filter(self._snapshot, self._params, part.family)
         if self._params.unique_type:
-            accept = FirstOfType(accept, part.shown, done)
+            accept = _first_of_type(accept, part.shown, done)
         return self._search(part, accept, done, limit)
 
     def _parts(self) -> list[_Part]:
@@ -303,57 +303,46 @@ def _make_filter(
     if family == "source" and (params.t_from is not None or params.t_to is not None):
         by_key = _is_within(_time_range(params.t_from, params.t_to))
     conditions = _make_conditions(params, family)
-    return ValueFilter(snapshot, conditions, by_key) if conditions else by_key
+    return value_filter(snapshot, conditions, by_key) if conditions else by_key
 
 
 def _is_within(positions: KeyRange) -> Filter:
     return lambda key: positions.contains(key[-keys.POSITION_BYTES :])
 
 
-class ValueFilter:
+def value_filter(
+    snapshot: Snapshot, conditions: Sequence[Condition], by_key: Filter | None
+) -> Filter:
     """Accepts the keys (of ``event`` or ``source``) whose values satisfy all conditions.
 
     Each value is read once, after another filter accepted its key (None: every key), and not kept.
     """
 
-    def __init__(
-        self,
-        snapshot: Snapshot,
-        conditions: Sequence[Condition],
-        by_key: Filter | None,
-    ) -> None:
-        self._snapshot = snapshot
-        self._conditions = conditions
-        self._by_key = by_key
-
-    def __call__(self, key: bytes) -> bool:
-        """See :data:`Filter`; raises as :class:`Timeseries`."""
-        if self._by_key is not None and not self._by_key(key):
+    def accept(key: bytes) -> bool:
+        if by_key is not None and not by_key(key):
             return False
-        value = self._snapshot.value(keys.event_key(key))
-        self._snapshot.pause()
-        return all(condition(value) for condition in self._conditions)
+        value = snapshot.value(keys.event_key(key))
+        snapshot.pause()
+        return all(condition(value) for condition in conditions)
+
+    return accept
 
 
-class FirstOfType:
+def _first_of_type(accept: Filter | None, shown: KeyRange, done: set[TypeId]) -> Filter:
     """Accepts the first key of each type that another filter accepts (000, "unique type").
 
     Keys of a type must come in order. Of those, only keys in ``shown`` are accepted: earlier ones
     were returned by an earlier page, and exclude later keys of their types, as ``done`` says.
     """
 
-    def __init__(self, accept: Filter | None, shown: KeyRange, done: set[TypeId]) -> None:
-        self._accept = accept
-        self._shown = shown
-        self._done = done
-
-    def __call__(self, key: bytes) -> bool:
-        """See :data:`Filter`."""
+    def accept_first(key: bytes) -> bool:
         type_id = key[: keys.TYPE_BYTES]
-        if type_id in self._done or (self._accept and not self._accept(key)):
+        if type_id in done or (accept and not accept(key)):
             return False
-        self._done.add(type_id)
-        return self._shown.contains(without_type(key))
+        done.add(type_id)
+        return shown.contains(without_type(key))
+
+    return accept_first
 
 
 SEEKS_AT_A_TIME: Final = 16

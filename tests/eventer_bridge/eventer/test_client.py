@@ -164,7 +164,7 @@ async def test_nothing_is_heard_of_a_large_notification_after_the_end() -> None:
     async with connected(heard) as (server, connection):
         server.send(MsgEventsNotify(LARGE))
         server.send(MsgEventsNotify(SMALL))
-        while connection._handler._queued is None:
+        while connection._queued is None:
             await asyncio.sleep(0)
         await connection.async_close()
         assert not heard
@@ -175,11 +175,11 @@ async def test_what_came_behind_a_large_notification_is_not_heard_before_it() ->
     async with connected(heard) as (server, connection):
         server.send(MsgEventsNotify(LARGE))
         server.send(MsgEventsNotify(SMALL))
-        while connection._handler._queued is None:
+        while connection._queued is None:
             await asyncio.sleep(0)
         # over TLS, the end comes with what was sent before: all of it is handed over then
         connection._connection.eof_received()
-        assert connection._handler._queued
+        assert connection._queued
         while len(heard) < 2 and connection.is_open:
             await asyncio.sleep(0)
     assert heard in ([], [LARGE], [LARGE, SMALL])
