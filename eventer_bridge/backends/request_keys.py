@@ -73,9 +73,7 @@ def digests(batches: Iterable[Batch]) -> Iterable[bytes]:
     Who can choose both contents can make two of one digest: only the client itself could, for whom
     the second one would not be stored.
     """
-    return [
-        _digest(content(i) if i.is_encodable else _encode([*i.register_events])) for i in batches
-    ]
+    return [_digest(content(i) if i.is_encodable else _encode(i[:])) for i in batches]
 
 
 def digest_in_steps(events: Sequence[RegisterEvent]) -> Steps[bytes]:

@@ -255,7 +255,7 @@ class ClientRegistrations(GatheringClient):
             return
         batch.source, batch.quota = self._source, self.type_quota
         if batch.request_key is not None:
-            self._set_key(batch, await slices.run(digest_in_steps(batch.register_events)))
+            self._set_key(batch, await slices.run(digest_in_steps(batch)))
         core = self._service.core
         if core.is_full and not await self._until_room():
             return

@@ -296,7 +296,7 @@ class SessionCore(EventCore):
         """
         if self._conditions is not None:
             for batch in batches:
-                self._conditions.check(batch.register_events)
+                self._conditions.check(batch)
         self._session_ids.assign(batches, session_id)
         requests = [batch.key for batch in batches if batch.key is not None]
         if requests:
@@ -418,7 +418,7 @@ class SessionCore(EventCore):
                 self._types.check_new(new_types[begin : begin + limits.STEP_NEW_TYPES], batch.quota)
                 yield
             if self._conditions is not None:
-                self._conditions.check(batch.register_events[part])
+                self._conditions.check(batch[part])
             yield
         self._keyed.check_order(batch.key)
         self._session_ids.assign([batch], session_id)

@@ -28,7 +28,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain, islice
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from eventer_bridge import limits
 from eventer_bridge.chatter import sbs
@@ -37,9 +37,9 @@ from eventer_bridge.eventer.events import (
     encode_events,
     encode_register_events,
     encode_type,
+    read_batch,
     read_events,
     read_register_events,
-    read_register_events_in_steps,
     read_timestamp,
     read_type,
 )
@@ -68,13 +68,14 @@ from eventer_bridge.model import (
     QueryResult,
     QueryServerParams,
     QueryTimeseriesParams,
-    RegisterEvent,
     Status,
     Timestamp,
 )
 from eventer_bridge.packed import IS_COMPILED, Batch, TypeTable, batch_of, read_sbs
 from eventer_bridge.slices import Steps, at_once, cut_in_steps
 from eventer_bridge.subscription import check_query_types, too_many_segments
+
+T = TypeVar("T")
 
 _ORDERS: Final = (Order.DESCENDING, Order.ASCENDING)
 _ORDERS_BY: Final = (OrderBy.TIMESTAMP, OrderBy.SOURCE_TIMESTAMP)
@@ -259,24 +260,30 @@ def decode(name: str, data: bytes) -> Message | RefusedReq:
 
 
 def decode_in_steps(name: str, data: bytes) -> Steps[Message | RefusedReq]:
-    """As :func:`decode`, of a large message with events."""
+    """As :func:`decode`, of a large message of :data:`WITH_EVENTS`."""
     message_type = _TYPES[name]
+    return _decode_whole(message_type, len(data), _STEP_READERS[message_type](data))
+
+
+def decode_register_req(data: bytes, types: TypeTable) -> Steps[Batch | RefusedReq]:
+    """Make a batch of a large ``MsgRegisterReq`` in steps; raises as :func:`decode`."""
+    return _decode_whole(MsgRegisterReq, len(data), read_batch(data, types))
+
+
+def _decode_whole(
+    message_type: type[Message], size: int, reading: Steps[tuple[T, int]]
+) -> Steps[T | RefusedReq]:
     try:
-        message, end = yield from _STEP_READERS[message_type](data)
+        found, end = yield from reading
     except (InvalidEventError, InvalidMessageError, IndexError) as e:
-        return _refused(message_type, len(data), e)
-    _check_end(message_type, end, len(data))
-    return message
+        return _refused(message_type, size, e)
+    _check_end(message_type, end, size)
+    return found
 
 
 def read_register_req(data: bytes, types: TypeTable) -> Batch | None:
     """A batch from a ``MsgRegisterReq``; None: it is unusual, and to be decoded."""
-    return read_sbs(data, types, _decode_read) if IS_COMPILED else None
-
-
-def _decode_read(data: bytes) -> Sequence[RegisterEvent]:
-    """The events of a message that was read; cannot fail."""
-    return read_register_events(data, 0)[0]
+    return read_sbs(data, types) if IS_COMPILED else None
 
 
 def read_whole_type(text: bytes) -> EventType | None:
@@ -383,23 +390,17 @@ def _read_register_res(data: bytes) -> Steps[tuple[Message, int]]:
     return MsgRegisterRes(events), pos
 
 
-def _read_large_register_req(data: bytes) -> Steps[tuple[Message, int]]:
-    register_events, pos = yield from read_register_events_in_steps(data, 0)
-    return MsgRegisterReq(register_events), pos
-
-
 def _at_once(data: bytes, pos: int, message_type: type[Message]) -> tuple[Message, int]:
     return at_once(_STEP_READERS[message_type](data))
 
 
 _STEP_READERS: Final[dict[type[Message], Callable[[bytes], Steps[tuple[Message, int]]]]] = {
     MsgEventsNotify: _read_events_notify,
-    MsgRegisterReq: _read_large_register_req,
     MsgRegisterRes: _read_register_res,
     MsgQueryRes: _read_query_res,
 }
 WITH_EVENTS: Final = frozenset(map(type_name, _STEP_READERS))
-"""Messages that may have many events."""
+"""Messages of a server that may have many events."""
 
 _READERS: Final[dict[type[Message], sbs.Reader[Message]]] = {
     MsgInitReq: _read_init_req,

@@ -36,6 +36,7 @@ from eventer_bridge.model import (
     RegisterEvent,
     Timestamp,
 )
+from eventer_bridge.packed import Batch, TypeTable, append, batch_of
 from eventer_bridge.slices import Steps, parts
 
 _MIN_EVENT_BYTES: Final = 8  # three integers, type, two integers, two Optionals
@@ -168,14 +169,17 @@ def read_register_events(data: bytes, pos: int) -> tuple[list[RegisterEvent], in
     return events, _read_more_register_events(data, pos, count, events)
 
 
-def read_register_events_in_steps(data: bytes, pos: int) -> Steps[tuple[list[RegisterEvent], int]]:
-    """As :func:`read_register_events`, of many events."""
-    count, pos = _read_session_count(data, pos)
-    events: list[RegisterEvent] = []
+def read_batch(data: bytes, types: TypeTable) -> Steps[tuple[Batch, int]]:
+    """As :func:`read_register_events`, of many events, which become a batch meanwhile."""
+    count, pos = _read_session_count(data, 0)
+    batch = batch_of((), types)
     for part in parts(count):
-        pos = _read_more_register_events(data, pos, part.stop - part.start, events)
+        events: list[RegisterEvent] = []
+        n_events = part.stop - part.start
+        pos = _read_more_register_events(data, pos, n_events, events, part.start)
+        append(batch, events)
         yield
-    return events, pos
+    return batch, pos
 
 
 def _read_session_count(data: bytes, pos: int) -> tuple[int, int]:
@@ -186,9 +190,9 @@ def _read_session_count(data: bytes, pos: int) -> tuple[int, int]:
 
 
 def _read_more_register_events(
-    data: bytes, pos: int, count: int, events: list[RegisterEvent]
+    data: bytes, pos: int, count: int, events: list[RegisterEvent], n_before: int = 0
 ) -> int:
-    """Append ``count`` events; returns the position after them."""
+    """Append ``count`` events, of which others come before; returns the position after them."""
     global _last_type_bytes  # noqa: PLW0603  # a guess: any thread may change it
     type_bytes = _last_type_bytes
     try:
@@ -201,7 +205,7 @@ def _read_more_register_events(
             source_timestamp, payload, pos = _read_content(data, end, is_registered=True)
             events.append(RegisterEvent(event_type, source_timestamp, payload))
     except InvalidEventError as e:
-        raise InvalidEventError(f"event {len(events)}: {e}") from None
+        raise InvalidEventError(f"event {n_before + len(events)}: {e}") from None
     return pos
 
 

@@ -45,7 +45,7 @@ from eventer_bridge.eventer.messages import (
 from eventer_bridge.model import QueryParams, QueryResult, Status
 from eventer_bridge.net import Admission
 from eventer_bridge.net.stats import CloseReason
-from eventer_bridge.packed import Batch, batch_in_steps, batch_of
+from eventer_bridge.packed import Batch, batch_of
 from eventer_bridge.slices import Steps
 
 mlog = logging.getLogger(__name__)
@@ -213,14 +213,12 @@ class _Client(chatter.Handler, ClientWire[chatter.Conversation | None]):
             )
 
     async def _take_in(self, message: chatter.Message) -> None:
-        request = await slices.run(codec.decode_in_steps(message.type, message.data))
-        if isinstance(request, RefusedReq):
-            self._refuse(message, request.reason)
+        batch = await slices.run(codec.decode_register_req(message.data, self._service.types))
+        if isinstance(batch, RefusedReq):
+            self._refuse(message, batch.reason)
             return
-        assert isinstance(request, MsgRegisterReq)
-        batch = await slices.run(batch_in_steps(request.register_events, self._service.types))
         batch.request = _request(message)
-        del message, request  # they may be large
+        del message  # it may be large
         await self._session.registrations.register_large(batch)
 
     def _on_ack(self, message: chatter.Message) -> None:

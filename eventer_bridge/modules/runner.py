@@ -258,7 +258,7 @@ class ModuleRunner(Resource):
             i
             if isinstance(i, model.ProcessEvent)
             else model.ProcessEvent(session.source, i.type, i.source_timestamp, i.payload)
-            for i in session.register_events
+            for i in session
         ]
         self._queue.put_nowait((session, process_events))
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from eventer_bridge import limits
 from eventer_bridge.model import EventId, EventType
-from eventer_bridge.packed.views import Added, session_events
+from eventer_bridge.packed.views import session_events
 
 _ENTRY_BYTES = 700  # of a known type, about
 
@@ -45,6 +45,7 @@ class Batch(Sequence[Any]):
     __slots__ = (
         "_encodings",
         "_events",
+        "_objects",
         "_types",
         "after_key",
         "committed",
@@ -55,7 +56,6 @@ class Batch(Sequence[Any]):
         "key",
         "payload_bytes",
         "quota",
-        "register_events",
         "register_id",
         "request",
         "request_key",
@@ -71,7 +71,7 @@ class Batch(Sequence[Any]):
 
     def __init__(self, types: TypeTable, events: Sequence[Any], instances: Sequence[int]) -> None:
         self._types = types
-        self.register_events = events
+        self._objects = events
         self.instances = instances
         self.requested = len(events)
         self.payload_bytes = _payload_bytes(events)
@@ -84,13 +84,13 @@ class Batch(Sequence[Any]):
         self._encodings: dict[str, Any] | None = None
 
     def __len__(self) -> int:
-        return len(self.register_events)
+        return len(self._objects)
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self.register_events)
+        return iter(self._objects)
 
     def __getitem__(self, index: Any) -> Any:
-        return self.register_events[index]
+        return self._objects[index]
 
     def __eq__(self, other: object) -> bool:
         return self is other
@@ -140,18 +140,18 @@ class Batch(Sequence[Any]):
     @property
     def event_types(self) -> list[EventType]:
         """See the stub."""
-        return [event.type for event in self.register_events]
+        return [event.type for event in self._objects]
 
     @property
     def types(self) -> set[EventType]:
         """See the stub."""
-        return {event.type for event in self.register_events}
+        return {event.type for event in self._objects}
 
     def parts(self, max_events: int, max_bytes: int) -> list[slice]:
         """See the stub."""
         found: list[slice] = []
         begin = n_bytes = 0
-        for end, event in enumerate(self.register_events):
+        for end, event in enumerate(self._objects):
             if end - begin == max_events or n_bytes >= max_bytes:
                 found.append(slice(begin, end))
                 begin, n_bytes = end, 0
@@ -191,9 +191,7 @@ def extend_batch(
     batch: Batch, events: Sequence[Any], get_payload: object, instances: Sequence[int] | None = None
 ) -> None:
     """See the stub."""
-    if type(batch.register_events) is not Added:
-        batch.register_events = Added(batch.register_events)
-    batch.register_events.extend(events)
+    batch._objects = [*batch._objects, *events]
     if instances is None:
         batch.instances = range(1, len(batch) + 1)
     else:
@@ -215,7 +213,7 @@ def unready(batches: list[Batch], begin: int = 0, end: int = -1) -> list[tuple[i
     """See the stub."""
     found: dict[EventType, int] = {}
     for batch in batches:
-        part = batch.register_events[begin : None if end < 0 else end]
+        part = batch._objects[begin : None if end < 0 else end]
         for index, event in enumerate(part, begin):
             if event.type not in found and not batch._types.is_ready(event.type):
                 found[event.type] = index

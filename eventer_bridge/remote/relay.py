@@ -372,7 +372,7 @@ class RelayCore(EventCore):
             raise errors.LimitError(f"event server {self.name} is too slow for that many bytes")
         batch.is_large = is_large(len(batch), n_bytes)
         try:
-            response = client.register(batch.register_events)
+            response = client.register(batch[:])
         except errors.ClosedError as e:
             raise errors.NotOperationalError(
                 f"connection to event server {self.name} is lost: {e}"
