@@ -46,15 +46,7 @@ def payload_bytes(events: Iterable[RegisterEvent | ProcessEvent | Event]) -> int
 
 
 class SessionIdAllocator:
-    """See the module.
-
-    Args:
-        backend: stores the reservation.
-        server_id: of the ids.
-
-    Attributes:
-        server_id: as given.
-    """
+    """See the module."""
 
     def __init__(self, backend: Backend, server_id: int) -> None:
         self._backend = backend
@@ -71,15 +63,7 @@ class SessionIdAllocator:
         self._timestamp = max(self._timestamp, mark.timestamp or self._timestamp)
 
     def assign(self, batches: list[Batch], first: int | None = None) -> None:
-        """Give batches consecutive session ids, and one timestamp that never goes back.
-
-        Args:
-            batches: the batches.
-            first: the first id; None: the next one.
-
-        Raises:
-            LimitError: as :meth:`next_sessions`.
-        """
+        """Give batches session ids (from ``first`` on), and one timestamp that never goes back."""
         if first is None:
             first = self.next_sessions(len(batches))
         self._timestamp = now = max(self._timestamp, Timestamp.now())
@@ -88,8 +72,7 @@ class SessionIdAllocator:
     def next_sessions(self, n_sessions: int = 1) -> int:
         """Allocate consecutive session ids, greater than all before; returns the first.
 
-        Raises:
-            LimitError: they are not reserved on disk (it is slow, or failed).
+        ``LimitError``: they are not reserved on disk (it is slow, or failed).
         """
         last = self._session + n_sessions
         if last + limits.RESERVED_SESSIONS // 2 > self._requested_ceiling:

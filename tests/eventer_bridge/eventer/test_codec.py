@@ -143,7 +143,7 @@ def check(message: Message) -> None:
     if isinstance(message, MsgRegisterReq):
         assert in_steps(data) == message
     if name in codec.WITH_EVENTS:
-        assert at_once(codec.decode_with_events(name, data)) == message
+        assert at_once(codec.decode_in_steps(name, data)) == message
 
 
 @given(st.lists(EVENTS, max_size=5))
@@ -202,7 +202,7 @@ def test_large_messages_of_a_server_are_decoded_in_steps() -> None:
     ]
     messages = (MsgEventsNotify(many), MsgRegisterRes(many), MsgQueryRes(QueryResult(many, True)))
     for message in messages:
-        steps = codec.decode_with_events(*codec.encode(message))
+        steps = codec.decode_in_steps(*codec.encode(message))
         for _ in range(3):
             next(steps)
         assert at_once(steps) == message

@@ -59,7 +59,7 @@ def _register_req(data: bytes) -> Steps[MsgRegisterReq | RefusedReq]:
 
 IN_STEPS: dict[str, Callable[[bytes], Any]] = {
     "HatEventer.MsgRegisterReq": _register_req,
-    **{name: partial(codec.decode_with_events, name) for name in codec.WITH_EVENTS},
+    **{name: partial(codec.decode_in_steps, name) for name in codec.WITH_EVENTS},
 }
 
 
