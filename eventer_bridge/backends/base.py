@@ -20,7 +20,7 @@ from typing import Final, NamedTuple, TypeAlias
 from hat import util
 
 from eventer_bridge import limits
-from eventer_bridge.backends.request_keys import KeptRequest, RequestKey
+from eventer_bridge.backends.request_keys import KeptRequest
 from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.backends.visible_query import VisibleQuery
 from eventer_bridge.errors import EventerBridgeError, LimitError, StorageError
@@ -222,26 +222,20 @@ class Backend(Resource, abc.ABC):
         return TypeTable(partial(find_type, read), limits.CACHE_BYTES)
 
     @abc.abstractmethod
-    def register(
-        self,
-        batches: list[Batch],
-        quota: TypeQuota | None = None,
-        n_asked: int | None = None,
-        requests: Sequence[RequestKey] = (),
-    ) -> asyncio.Future[None]:
-        """Store the events of sessions atomically.
+    def register(self, batches: list[Batch]) -> Steps[asyncio.Future[None]]:
+        """Store the events of sessions atomically; in one step unless the first one is stepwise.
 
         Batches are committed in the order of the calls. The future is done when the events are
-        durable: they survive a power cut, and every later query finds them.
+        durable: they survive a power cut, and every later query finds them. Until a stepwise one
+        is handed over, the caller registers no other session of its server, and none with types
+        that are not stored yet.
 
         Args:
             batches: one or more, each with its session and types of :meth:`type_table`: same
                 server, ascending session ids (greater than any before of that server), same
-                timestamp (not smaller than any before of that server), ascending instances.
-            quota: of the client that requested them, which is charged for its new types in the same
-                commit; None: no client.
-            n_asked: number of events, the first ones, that the client requested; None: all.
-            requests: what the client calls each of them, to be kept in the same commit, if given.
+                timestamp (not smaller than any before of that server), ascending instances. A
+                stepwise one comes alone. In the same commit, its key is kept, and the ``quota`` of
+                one that comes alone is charged for its new types that were ``requested``.
 
         Returns:
             A future, which batches that are committed together share: callers must not cancel it
@@ -249,21 +243,6 @@ class Backend(Resource, abc.ABC):
             with ``OutcomeUnknownError`` if the commit failed, with ``StorageError`` if it did not
             start (:attr:`failure` is set), and with ``ClosedError`` if the backend was closed.
         """
-
-    def register_in_steps(
-        self,
-        batch: Batch,
-        quota: TypeQuota | None = None,
-        n_asked: int | None = None,
-        request: RequestKey | None = None,
-    ) -> Steps[asyncio.Future[None]]:
-        """As :meth:`register`, for a large batch (``slices``).
-
-        Until it is done, the caller registers no other session of its server, and none with types
-        that are not stored yet.
-        """
-        yield
-        return self.register([batch], quota, n_asked, () if request is None else (request,))
 
     async def query(self, params: QueryParams, holding: ExitStack | None = None) -> QueryResult:
         """As :meth:`answer`, of a query of the server itself, which sees everything."""
@@ -286,7 +265,7 @@ class Backend(Resource, abc.ABC):
         An answer includes all sessions that were passed to :meth:`register` before the call (it
         waits for pending commits), except that
 
-        - it may lack large sessions (:meth:`register_in_steps`) and later ones until they are
+        - it may lack large sessions and later ones until they are
           committed: no client waits for another client's large session. A caller that must find
           them waits for their commit first;
         - a server query with ``persisted`` waits for no commit.

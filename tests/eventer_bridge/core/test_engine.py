@@ -14,6 +14,7 @@ from eventer_bridge.core.session import REMOTE_SOURCE
 from eventer_bridge.errors import InvalidEventError, LimitError, NotOperationalError
 from eventer_bridge.model import Event, EventId, JsonPayload, QueryServerParams, Status, Timestamp
 from eventer_bridge.packed import Batch
+from eventer_bridge.slices import Steps
 from tests.eventer_bridge.core.engines import SOURCE, Recorder, register, register_event
 
 
@@ -291,7 +292,12 @@ async def test_stopping_does_not_wait_for_ever_for_a_commit(
         monkeypatch.setattr(limits, name, 0.02)
     async with await engine.create(backend, 7) as core:
         never = asyncio.get_running_loop().create_future()
-        monkeypatch.setattr(backend, "register", lambda *_: never)
+
+        def register(_: object) -> Steps[asyncio.Future[None]]:
+            yield
+            return never
+
+        monkeypatch.setattr(backend, "register", register)
         core.register(SOURCE, [register_event("a")])
         async with asyncio.timeout(60):
             await core.stop()

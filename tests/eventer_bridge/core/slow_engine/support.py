@@ -2,14 +2,14 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack
 from typing import Any, Final
 
 from hat import util
 
-from eventer_bridge.backends.base import Backend, failed
-from eventer_bridge.backends.request_keys import KeyRetention, RequestKey
+from eventer_bridge.backends.base import failed
+from eventer_bridge.backends.request_keys import KeyRetention
 from eventer_bridge.backends.rocksdb import RocksDbBackend
 from eventer_bridge.backends.rocksdb.opening import Opened, ext_open_temporary
 from eventer_bridge.backends.type_budget import TypeQuota
@@ -68,35 +68,21 @@ class SlowBackend(RocksDbBackend):
             return super().reserve(server_id, session)
         return failed(asyncio.get_running_loop().create_future(), StorageError(self.failure))
 
-    def register(
-        self,
-        batches: list[Batch],
-        quota: TypeQuota | None = None,
-        n_asked: int | None = None,
-        requests: Sequence[RequestKey] = (),
-    ) -> asyncio.Future[None]:
+    def register(self, batches: list[Batch]) -> Steps[asyncio.Future[None]]:
         self.on_register()
-        self.asked += [
-            (len(i), quota, i.requested if n_asked is None else n_asked) for i in batches
-        ]
+        self.in_steps += [len(i) for i in batches if i.is_stepwise]
         if self.failure is not None:
-            return failed(asyncio.get_running_loop().create_future(), StorageError(self.failure))
-        commit = super().register(batches, quota, n_asked, requests)
+            commit = failed(asyncio.get_running_loop().create_future(), StorageError(self.failure))
+        else:
+            commit = yield from super().register(batches)
+        self.asked += [(len(i), i.quota, i.requested) for i in batches]
+        if self.failure is not None:
+            return commit
         if not self.is_slow:
             return commit
         if not self.commits or self.commits[-1].done():
             self.commits.append(asyncio.get_running_loop().create_future())
         return self.commits[-1]  # those that are committed together share it
-
-    def register_in_steps(
-        self,
-        batch: Batch,
-        quota: TypeQuota | None = None,
-        n_asked: int | None = None,
-        request: RequestKey | None = None,
-    ) -> Steps[asyncio.Future[None]]:
-        self.in_steps.append(len(batch))
-        return Backend.register_in_steps(self, batch, quota, n_asked, request)
 
     async def answer(
         self, query: VisibleQuery, client: str = "", holding: ExitStack | None = None
