@@ -247,11 +247,7 @@ class EventCore(Resource, abc.ABC):
         Each has ``committed`` afterwards: its events are durable when that is done. Batches of one
         source are committed in the order of the calls. Of no events, it is done at once; of a
         refused one, it has failed; the text is for the client. What was registered before, with
-        the same key, has the batch ``first``, too.
-
-        Args:
-            batches: with ``source``, and ``quota`` and ``key`` where there is one; if one has a
-                key, all of them are of one client.
+        the same key, has the batch ``first``, too. If one has a ``key``, all are of one client.
         """
 
     def register(
@@ -263,8 +259,7 @@ class EventCore(Resource, abc.ABC):
     ) -> Batch:
         """Register events as one session, all or none: :meth:`submit` of one batch.
 
-        Raises:
-            EventerBridgeError: it is refused. What is found out later fails ``committed`` instead.
+        Raises why it is refused. What is found out later fails ``committed`` instead.
         """
         batch = batch_of(register_events, self.types)
         batch.source, batch.quota, batch.key = source, quota, key
@@ -292,9 +287,7 @@ class EventCore(Resource, abc.ABC):
     def departure(self, seen: EventId, followed: str | None) -> Departure | None:
         """Where a client departs from the stored history; None: it does not.
 
-        Args:
-            seen: the last event of a server that it saw.
-            followed: the history of that event; None: unknown.
+        ``seen`` is the last event of a server that it saw, of history ``followed``; None: unknown.
         """
         server_id = seen.server
         if (current := self.histories.get(server_id)) is not None:
@@ -328,15 +321,11 @@ class EventCore(Resource, abc.ABC):
         after: Collection[asyncio.Future[None]] = (),
         holding: ExitStack | None = None,
     ) -> QueryResult:
-        """Answer a query.
+        """Answer a query, as far as it may be seen.
 
-        It finds everything that was acknowledged or, as durable, notified before it.
-
-        Args:
-            query: one of the three queries, and what may be seen of its answer.
-            client: see ``Backend.answer``, which says what is raised and ``holding``, too.
-            after: commits of what else it has to find: what the same client registered or
-                was notified of before.
+        It finds everything that was acknowledged or, as durable, notified before it, and waits for
+        the commits ``after``: of what the same client registered or was notified of before. The
+        rest, and what is raised: see ``Backend.answer``.
         """
 
     def answer_at_once(

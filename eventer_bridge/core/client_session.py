@@ -16,7 +16,6 @@ Runs on the event loop's thread.
 """
 
 import asyncio
-import contextlib
 import functools
 import logging
 from collections.abc import Awaitable, Callable, Sequence
@@ -41,6 +40,7 @@ from eventer_bridge.net.sockets import TcpState
 from eventer_bridge.net.stats import CloseReason
 from eventer_bridge.net.stream import Pause, Stream
 from eventer_bridge.packed import Batch
+from eventer_bridge.resources import in_time
 from eventer_bridge.subscription import Subscription
 
 mlog = logging.getLogger(__name__)
@@ -402,9 +402,7 @@ class ClientSession(ServedClient, ReplayingClient, Generic[RequestT]):
     @override
     async def drain(self) -> None:
         self.stream.pause_reading(Pause.CLOSING)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(limits.DRAIN_TIMEOUT_S):
-                await self.registrations.drain()
+        await in_time(self.registrations.drain(), limits.DRAIN_TIMEOUT_S)
 
     # --- notifications (fanout.Receiver) ------------------------------------------------
 
@@ -431,10 +429,7 @@ class ClientSession(ServedClient, ReplayingClient, Generic[RequestT]):
         self.stream.close(reason, detail=str(error) or repr(error), level=logging.ERROR)
 
     def acknowledge(
-        self,
-        ids: Sequence[EventId],
-        parked: Sequence[tuple[EventId, str]],
-        done: Sequence[EventId],
+        self, ids: Sequence[EventId], parked: Sequence[tuple[EventId, str]], done: Sequence[EventId]
     ) -> None:
         """See ``Replay.acknowledge``."""
         if self._replay is None:

@@ -17,7 +17,7 @@ Everything here runs on the event loop's thread.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Final
 
@@ -38,12 +38,7 @@ from eventer_bridge.core.cursors import Cursors
 from eventer_bridge.core.group_events import ToldCursor, ToldParked
 from eventer_bridge.core.paging import query_all
 from eventer_bridge.core.replicated import ReplicaCore
-from eventer_bridge.errors import (
-    EventerBridgeError,
-    ModuleError,
-    NotOperationalError,
-    StorageError,
-)
+from eventer_bridge.errors import EventerBridgeError, ModuleError, NotOperationalError, StorageError
 from eventer_bridge.model import (
     EventId,
     JsonPayload,
@@ -57,7 +52,7 @@ from eventer_bridge.model import (
 from eventer_bridge.modules.loading import ModuleConf
 from eventer_bridge.modules.runner import ModuleEngineAdapter, ModuleRunner
 from eventer_bridge.packed import Batch
-from eventer_bridge.resources import closed_on_error
+from eventer_bridge.resources import closed_on_error, in_time
 
 mlog = logging.getLogger(__name__)
 audit = logging.getLogger("audit")
@@ -76,9 +71,8 @@ async def create(
 ) -> "Engine":
     """Create an engine and start it; arguments: see :class:`Engine`.
 
-    Raises:
-        StorageError: the first session ids could not be reserved.
-        ModuleError: a module could not be created; the text says why.
+    ``StorageError``: the first session ids could not be reserved. ``ModuleError``: a module could
+    not be created; the text says why.
     """
     engine = Engine(backend, server_id, modules, conditions, hold_s)
     async with closed_on_error(engine):
@@ -127,7 +121,7 @@ class Engine(ReplicaCore):
         self._failure_handle = backend.register_failure_cb(self._notify_status)
         if backend.is_keeping:
             cursors = self.cursors = Cursors(backend, hold_s, is_in_group=is_in_group, core=self)
-            self.async_group.spawn(cursors.run)
+            self.async_group.spawn(cursors.rows.run)
             self.async_group.spawn(cursors.watch)
             if is_in_group:
                 self.async_group.spawn(self._publish_periodically)
@@ -199,10 +193,8 @@ class Engine(ReplicaCore):
     async def start(self) -> None:
         """Become OPERATIONAL, if it is STANDBY.
 
-        Raises:
-            StorageError, OutcomeUnknownError: session ids could not be reserved, or STARTED not be
-                registered.
-            ModuleError: a module could not be created, or failed STARTED.
+        ``StorageError``, ``OutcomeUnknownError``: session ids could not be reserved, or STARTED not
+        be registered. ``ModuleError``: a module could not be created, or failed STARTED.
         """
         async with self._starting_or_stopping:
             if self._phase is not Status.STANDBY or not self.is_open:
@@ -249,11 +241,7 @@ class Engine(ReplicaCore):
         """Take events of this server from others, which have more of them, until it is started.
 
         It will go on far above them, with another history: clients may have seen more than anybody
-        still has.
-
-        Raises:
-            NotOperationalError: it is not STANDBY.
-            EventerBridgeError: the store failed.
+        still has. ``NotOperationalError``: it is not STANDBY. Others: the store failed.
         """
         if self._phase is not Status.STANDBY:
             raise NotOperationalError(f"server is {self._phase.name}, not STANDBY")
@@ -277,28 +265,27 @@ class Engine(ReplicaCore):
     async def stop(self, *, is_last: bool = False) -> None:
         """Become STANDBY, whatever it is; each step of it is bounded.
 
-        Queries are answered until it is closed.
-
-        Args:
-            is_last: whether connections end with it, which their events say.
+        Queries are answered until it is closed. ``is_last``: connections end with it, which their
+        events say.
         """
         async with self._starting_or_stopping:
             if self._phase is Status.STANDBY:
                 return
             self._enter(Status.STOPPING)
             await self._announcer.settle()
-            if self._runner is not None and not await _in_time(self._end_modules(is_last)):
+            runner, timeout_s = self._runner, limits.STOP_TIMEOUT_S
+            if runner is not None and not await in_time(self._end_modules(is_last), timeout_s):
                 mlog.error("modules do not end their sessions, which fail now")
-                await self._runner.abandon()
+                await runner.abandon()
             if is_last:
                 await self._announcer.end()
             await self._register_stopped()
             if self._runner is not None:
-                if not await _in_time(self._runner.wait_ended()):
+                if not await in_time(self._runner.wait_ended(), limits.STOP_TIMEOUT_S):
                     mlog.error("modules do not close their sessions")
                     await self._runner.abandon()
                 timeout_s = limits.STOP_TIMEOUT_S + limits.INTERRUPTED_TIMEOUT_S
-                if not await _in_time(self._runner.async_close(), timeout_s):
+                if not await in_time(self._runner.async_close(), timeout_s):
                     mlog.error("modules do not end")
                 self._runner = None
             self._enter(Status.STANDBY)
@@ -318,14 +305,14 @@ class Engine(ReplicaCore):
 
     async def _register_stopped(self) -> None:
         # not for replicated sessions, which go on coming
-        if not await _in_time(self._own_ended.wait(), limits.DRAIN_TIMEOUT_S):
+        if not await in_time(self._own_ended.wait(), limits.DRAIN_TIMEOUT_S):
             mlog.error("sessions do not end", extra={"sessions": self._n_own})
         elif self._is_started and self._backend.is_open:
-            if not await _in_time(self._tell_of_cursors()):
+            if not await in_time(self._tell_of_cursors(), limits.STOP_TIMEOUT_S):
                 mlog.error("other servers are not told of cursors in time")
             try:
                 registered = self._register_status("STOPPED")
-                if not await _in_time(registered, limits.DRAIN_TIMEOUT_S):
+                if not await in_time(registered, limits.DRAIN_TIMEOUT_S):
                     mlog.error("STOPPED is not committed in time")
             except EventerBridgeError as e:
                 mlog.error("engine could not register its end", extra={"reason": str(e)})
@@ -359,7 +346,7 @@ class Engine(ReplicaCore):
             return
         try:
             if self.cursors is not None:
-                await self.cursors.flush()
+                await self.cursors.rows.flush()
             await self._session_ids.release()
         except EventerBridgeError as e:
             mlog.error("engine could not flush", extra={"reason": str(e)})
@@ -383,7 +370,7 @@ class Engine(ReplicaCore):
 
     async def _publish(self, cursors: Cursors, changes: Sequence[ToldCursor | ToldParked]) -> None:
         try:
-            await cursors.flush()  # others are not told what this one may forget
+            await cursors.rows.flush()  # others are not told what this one may forget
             session = self._register_changes(changes)
             await asyncio.wait([session.committed])
             session.committed.result()
@@ -459,13 +446,3 @@ class Engine(ReplicaCore):
     def _enter(self, phase: Status) -> None:
         self._phase = phase
         self._notify_status()
-
-
-async def _in_time(waiting: Awaitable[object], timeout_s: float | None = None) -> bool:
-    """Wait, for ``limits.STOP_TIMEOUT_S`` if not said otherwise; whether that was enough."""
-    try:
-        async with asyncio.timeout(limits.STOP_TIMEOUT_S if timeout_s is None else timeout_s):
-            await waiting
-    except TimeoutError:
-        return False
-    return True

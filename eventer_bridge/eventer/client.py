@@ -213,12 +213,9 @@ class EventerClient(chatter.Handler, aio.Resource):
         """Register events as one session; returns the created events, in the order given.
 
         Fails with ``RegisterError`` if the server refuses, and with ``OutcomeUnknownError`` if the
-        connection is lost before it answers.
-
-        Raises:
-            ClosedError: the connection is closed; nothing was sent.
-            LimitError: too many requests are in progress.
-            InvalidEventError: an event cannot be encoded.
+        connection is lost before it answers. Raises ``ClosedError`` (closed; nothing was sent),
+        ``LimitError`` (too many requests are in progress) or ``InvalidEventError`` (an event cannot
+        be encoded).
         """
         conversation = self._connection.send(*codec.encode(MsgRegisterReq(events)), last=False)
         return self._expect(conversation, MsgRegisterRes, [event.type for event in events])
@@ -231,13 +228,9 @@ class EventerClient(chatter.Handler, aio.Resource):
         """Query events.
 
         Events that are not valid here are skipped, and counted. If that leaves an answer empty,
-        the next one is requested: a caller that pages by the last event could not.
-
-        Raises:
-            ClosedError: the connection is closed, or was lost meanwhile.
-            InvalidEventError: the query has a condition that Eventer cannot express.
-            LimitError: too many requests are in progress.
-            RemoteProtocolError: the server answers without end, and with no event.
+        the next one is requested: a caller that pages by the last event could not. Raises as
+        :meth:`register`; ``ClosedError``, if the connection was lost meanwhile, too, and
+        ``RemoteProtocolError`` (the server answers without end, and with no event).
         """
         deleted: EventId | None = None
         for _ in range(limits.MAX_REFUSED_PAGES):

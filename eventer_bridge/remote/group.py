@@ -11,7 +11,6 @@ Belongs to the event loop's thread.
 """
 
 import asyncio
-import contextlib
 import functools
 import logging
 from collections.abc import Callable, Iterable, Mapping
@@ -31,7 +30,7 @@ from eventer_bridge.model import INT64_MAX, EventId, QueryServerParams, Status
 from eventer_bridge.remote import limits
 from eventer_bridge.remote.feed import Feed, FeedState
 from eventer_bridge.remote.replication import Following, Replication
-from eventer_bridge.resources import Resource
+from eventer_bridge.resources import Resource, in_time
 
 mlog = logging.getLogger(__name__)
 
@@ -44,10 +43,8 @@ class _EventerServer(msgspec.Struct):
 class ServerData(msgspec.Struct):
     """What a server publishes through the Monitor Server (as hat-event's servers do).
 
-    Attributes:
-        eventer_server: address for Eventer clients; None if it requires TLS, which Hat's components
-            do not know.
-        server_token: the token that clients must send; None: none.
+    ``eventer_server`` is an address for Eventer clients; None if it requires TLS, which Hat's
+    components do not know. ``server_token`` is what clients must send; None: none.
     """
 
     server_id: Annotated[int, msgspec.Meta(ge=0, le=INT64_MAX)]
@@ -70,9 +67,7 @@ class _Found(NamedTuple):
 class ServerGroup(Resource):
     """See the module.
 
-    Args:
-        token: of this server; the others must have the same.
-        replications: those of the configuration.
+    The other servers must have the same ``token``. ``replications`` are those of the configuration.
     """
 
     def __init__(
@@ -109,9 +104,7 @@ class ServerGroup(Resource):
         while active := self._active():
             self._status_changed.clear()
             await asyncio.gather(*(i.check_answers(limits.MEMBER_ANSWER_S) for i in active))
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(limits.MEMBER_ANSWER_S):
-                    await self._status_changed.wait()
+            await in_time(self._status_changed.wait(), limits.MEMBER_ANSWER_S)
 
     @property
     def listed(self) -> dict[int, Replication | None]:
@@ -122,9 +115,8 @@ class ServerGroup(Resource):
     async def wait_changed(self, until_s: float | None = None) -> None:
         """Wait until the other servers change, or until then, by the loop's time."""
         self._status_changed.clear()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout_at(until_s):
-                await self._status_changed.wait()
+        timeout_s = None if until_s is None else until_s - asyncio.get_running_loop().time()
+        await in_time(self._status_changed.wait(), timeout_s)
 
     def note_changed(self) -> None:
         """Another server changed."""

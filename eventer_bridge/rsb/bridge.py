@@ -205,19 +205,15 @@ class Bridge(Resource):
             event = received.event
             if RSB_SCOPE.includes(event.scope):
                 self._introspection.on_event(event)
-            elif (listened := self._listened(event.scope)) is not None:
+                continue
+            scopes = self._settings.scopes_in
+            listened = next((i for i in scopes if i.includes(event.scope)), None)
+            if listened is not None:
                 if self._informers:
                     self._remember(event.event_id)
                 event = event.delivered(received.time_us)
                 self._observe_times(listened, event)
                 yield event
-
-    def _listened(self, scope: Scope) -> Scope | None:
-        """The first of ``scopes_in`` that includes a scope; None: none does."""
-        for listened in self._settings.scopes_in:
-            if listened.includes(scope):
-                return listened
-        return None
 
     def _register(
         self,

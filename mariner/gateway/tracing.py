@@ -23,6 +23,7 @@ from eventer_bridge.core.session import REMOTE_SOURCE
 from eventer_bridge.errors import ConfigurationError
 from eventer_bridge.model import QueryParams, Status, quoted_type
 from eventer_bridge.packed import Batch
+from eventer_bridge.resources import in_time
 from mariner import limits
 from mariner.version import __version__
 
@@ -119,9 +120,7 @@ class Tracing:
 
         # not one of asyncio's threads, for which the process would wait at its end
         threading.Thread(target=ext_stop, name="traces", daemon=True).start()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(limits.TRACES_STOP_TIMEOUT_S):
-                await done.wait()
+        await in_time(done.wait(), limits.TRACES_STOP_TIMEOUT_S)
 
     def _on_committed(self, span: "Span", committed: asyncio.Future[None]) -> None:
         if error := committed.exception():

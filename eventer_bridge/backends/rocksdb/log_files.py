@@ -128,10 +128,7 @@ def truncate(torn: TornWrite) -> None:
 
 
 def _check(log: Path, *, is_last: bool) -> tuple[_Records, TornWrite | None]:
-    with (
-        log.open("rb") as file,
-        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
-    ):
+    with log.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         size = len(data)
         records = _walk(data)
         end, following = records.end, records.following

@@ -30,12 +30,7 @@ from rocksdict import WriteBatch
 
 from eventer_bridge import limits
 from eventer_bridge.backends.passed_time import PassedTime
-from eventer_bridge.backends.request_keys import (
-    DIGEST_BYTES,
-    KeptRequest,
-    KeyRetention,
-    RequestKey,
-)
+from eventer_bridge.backends.request_keys import DIGEST_BYTES, KeptRequest, KeyRetention, RequestKey
 from eventer_bridge.backends.rocksdb import contents, keys
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.errors import StoreDamagedError
