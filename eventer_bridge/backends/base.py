@@ -103,6 +103,7 @@ class Backend(Resource, abc.ABC):
 
     Attributes:
         failure: why nothing can be stored now; None: it can.
+        failure_cbs: called on the loop's thread whenever that changes.
         history_id: name of the store's history (see ``history``).
         is_whole: whether it has all that it ever had, as far as it knows: from :meth:`note_whole`
             on, even when it is opened again; not of a new store, a restored one, or a copy.
@@ -110,13 +111,10 @@ class Backend(Resource, abc.ABC):
     """
 
     failure: str | None = None
+    failure_cbs: util.CallbackRegistry
     history_id: str
     is_whole = False
     is_keeping = True
-
-    @abc.abstractmethod
-    def register_failure_cb(self, cb: Callable[[], None]) -> util.RegisterCallbackHandle:
-        """Call ``cb`` on the loop's thread whenever :attr:`failure` changes, until ``cancel``."""
 
     @abc.abstractmethod
     def high_water_mark(self, server_id: int) -> HighWaterMark:

@@ -40,17 +40,22 @@ from eventer_bridge.core.paging import query_all
 from eventer_bridge.core.replicated import ReplicaCore
 from eventer_bridge.errors import EventerBridgeError, ModuleError, NotOperationalError, StorageError
 from eventer_bridge.model import (
+    Event,
     EventId,
     JsonPayload,
+    ProcessEvent,
     QueryLatestParams,
+    QueryParams,
     QueryResult,
     RegisterEvent,
     Source,
     SourceType,
     Status,
 )
+from eventer_bridge.modules.base import ModuleEngine
+from eventer_bridge.modules.calls import check_made
 from eventer_bridge.modules.loading import ModuleConf
-from eventer_bridge.modules.runner import ModuleEngineAdapter, ModuleRunner
+from eventer_bridge.modules.runner import ModuleRunner
 from eventer_bridge.packed import Batch
 from eventer_bridge.resources import closed_on_error, in_time
 
@@ -118,7 +123,7 @@ class Engine(ReplicaCore):
         self._starting_or_stopping = asyncio.Lock()
         self._publishing = asyncio.Lock()
         self._published_sessions: deque[int] = deque(maxlen=limits.TOLD_SESSIONS)
-        self._failure_handle = backend.register_failure_cb(self._notify_status)
+        self._failure_handle = backend.failure_cbs.register(self._notify_status)
         if backend.is_keeping:
             cursors = self.cursors = Cursors(backend, hold_s, is_in_group=is_in_group, core=self)
             self.async_group.spawn(cursors.rows.run)
@@ -212,7 +217,7 @@ class Engine(ReplicaCore):
                     self._on_failed,
                     self._on_modules_died,
                 )
-                engine = ModuleEngineAdapter(self, self._runner)
+                engine = _ModuleEngine(self, self._runner)
                 await self._runner.create_modules(self._module_confs, engine)
             begun = self._new_history(known)
             if begun and known is not None:
@@ -446,3 +451,48 @@ class Engine(ReplicaCore):
     def _enter(self, phase: Status) -> None:
         self._phase = phase
         self._notify_status()
+
+
+class _ModuleEngine(ModuleEngine):
+    """The engine, as its modules see it."""
+
+    def __init__(self, engine: Engine, runner: ModuleRunner) -> None:
+        self._engine = engine
+        self._runner = runner
+
+    @property
+    @override
+    def server_id(self) -> int:
+        return self._engine.server_id
+
+    @override
+    def create_source(self) -> Source:
+        return self._engine.create_source(SourceType.MODULE)
+
+    @override
+    def create_process_event(self, source: Source, register_event: RegisterEvent) -> ProcessEvent:
+        check_made(register_event)
+        self._engine.check_types([register_event.type])
+        return ProcessEvent(
+            source, register_event.type, register_event.source_timestamp, register_event.payload
+        )
+
+    @override
+    async def register(self, process_events: Sequence[ProcessEvent]) -> Sequence[Event]:
+        if self._runner.is_calling:
+            raise ModuleError(
+                "a module session may not wait for another session: return the events from"
+                " process, or register from a task of the module"
+            )
+        if not process_events:
+            return []
+        for event in process_events:
+            check_made(event)
+        session = self._engine.register(process_events[0].source, process_events)
+        await asyncio.wait([session.committed])
+        session.committed.result()
+        return session.events[: session.requested]
+
+    @override
+    async def query(self, params: QueryParams) -> QueryResult:
+        return await self._engine.query(params)

@@ -108,18 +108,13 @@ async def connect(
     """Connect to an Event Server.
 
     Args:
-        address: of the server.
         client_name: by convention ``<type>/<name>``.
-        client_token: token, if the server requires one.
-        subscriptions: query types of the events to be notified of; none: no notifications.
-        server_id: be notified only of events of this server; None: of all.
+        subscriptions, server_id: which events to be notified of; None: those of all servers.
         persisted: be notified of events that are durable; else as soon as they are registered.
         keeps_bounds: for callers that store or forward events: skip those that may not be
             registered here (:func:`sift`), and hold no more memory than the account has.
         on_events, on_status: see their types; must not block or raise.
-        tls: for an ``ssl+sbs`` address; None: one that verifies the server with the CAs that this
-            system trusts.
-        dialect: of chatter.
+        tls, dialect: see ``chatter.connect``.
         connect_timeout_s: time limit for everything up to the server's first answer.
         response_timeout_s: time limit for each answer; exceeding it ends the connection.
 
@@ -163,10 +158,8 @@ async def connect(
 class EventerClient(chatter.Handler, aio.Resource):
     """See the module. Created by :func:`connect`; the handler of its connection's messages.
 
-    Attributes:
-        persisted: as passed to :func:`connect`.
-        status: the server's last known status.
-        refused_events: number of received events that are not valid here.
+    ``status`` is the server's last known one; ``refused_events`` counts received events that are
+    not valid here.
     """
 
     def __init__(

@@ -21,10 +21,9 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, Protocol, TypeAlias, TypeVar, TypeVarTuple
+from typing import Any, TypeAlias, TypeVar, TypeVarTuple
 
 from hat import aio
-from typing_extensions import override
 
 from eventer_bridge import limits, model
 from eventer_bridge.errors import EventerBridgeError, LimitError, ModuleError, OutcomeUnknownError
@@ -404,70 +403,3 @@ class ModuleRunner(Resource):
             if is_cancellation(e):
                 raise
             mlog.error(failure, extra={"module_name": named.name}, exc_info=e)
-
-
-class _Engine(Protocol):
-    """The engine, as far as needed; ``core.engine`` imports this module."""
-
-    @property
-    def server_id(self) -> int:
-        """Identifier of this server."""
-
-    def create_source(self, source_type: model.SourceType) -> model.Source:
-        """A new source of events."""
-
-    def check_types(self, event_types: Iterable[model.EventType], /) -> None:
-        """Refuse events whose types cannot be registered."""
-
-    def register(self, source: model.Source, events: Sequence[model.ProcessEvent], /) -> Batch:
-        """Begin a session."""
-
-    async def query(self, params: model.QueryParams) -> model.QueryResult:
-        """Query events."""
-
-
-class ModuleEngineAdapter(ModuleEngine):
-    """The engine, as its modules see it. Belongs to the event loop's thread."""
-
-    def __init__(self, engine: _Engine, runner: ModuleRunner) -> None:
-        self._engine = engine
-        self._runner = runner
-
-    @property
-    @override
-    def server_id(self) -> int:
-        return self._engine.server_id
-
-    @override
-    def create_source(self) -> model.Source:
-        return self._engine.create_source(model.SourceType.MODULE)
-
-    @override
-    def create_process_event(
-        self, source: model.Source, register_event: model.RegisterEvent
-    ) -> model.ProcessEvent:
-        check_made(register_event)
-        self._engine.check_types([register_event.type])
-        return model.ProcessEvent(
-            source, register_event.type, register_event.source_timestamp, register_event.payload
-        )
-
-    @override
-    async def register(self, process_events: Sequence[model.ProcessEvent]) -> Sequence[model.Event]:
-        if self._runner.is_calling:
-            raise ModuleError(
-                "a module session may not wait for another session: return the events from"
-                " process, or register from a task of the module"
-            )
-        if not process_events:
-            return []
-        for event in process_events:
-            check_made(event)
-        session = self._engine.register(process_events[0].source, process_events)
-        await asyncio.wait([session.committed])
-        session.committed.result()
-        return session.events[: session.requested]
-
-    @override
-    async def query(self, params: model.QueryParams) -> model.QueryResult:
-        return await self._engine.query(params)

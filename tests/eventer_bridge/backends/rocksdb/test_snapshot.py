@@ -94,7 +94,7 @@ def read_rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
         assert snapshots._read_rows is read
     else:
         pytest.skip("eventer_bridge.packed is not compiled (no compiler)")
-    monkeypatch.setattr(store_limits, "_read_rows", read)
+    monkeypatch.setattr(snapshots, "_read_rows", read)
     return read
 
 

@@ -6,8 +6,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack
 from typing import Any, Final
 
-from hat import util
-
 from eventer_bridge.backends.base import Backend, failed
 from eventer_bridge.backends.request_keys import KeyRetention, RequestKey
 from eventer_bridge.backends.rocksdb import RocksDbBackend
@@ -48,20 +46,14 @@ class SlowBackend(RocksDbBackend):
         self.in_steps: list[int] = []
         self.queries: list[tuple[object, ...]] = []
         self.on_register: Callable[[], None] = lambda: None
-        self.failure_cbs: list[Callable[[], None]] = []
 
     @classmethod
     async def create(cls) -> "SlowBackend":
         return cls(await asyncio.to_thread(ext_open_temporary))
 
-    def register_failure_cb(self, cb: Callable[[], None]) -> util.RegisterCallbackHandle:
-        self.failure_cbs.append(cb)
-        return util.RegisterCallbackHandle(lambda: self.failure_cbs.remove(cb))
-
     def fail(self, why: str | None) -> None:
         self.failure = why
-        for cb in self.failure_cbs:
-            cb()
+        self.failure_cbs.notify()
 
     def reserve(self, server_id: int, session: int) -> asyncio.Future[None]:
         if self.failure is None:
