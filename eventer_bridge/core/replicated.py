@@ -94,7 +94,7 @@ class ReplicaCore(SessionCore):
         if commit.done() and commit.exception():
             return commit
         self._add_pending(len(events), n_bytes)
-        self._track([batch], commit, len(events), n_bytes)
+        self._track([batch], commit)
         return commit
 
     def _register_stored(self, batch: Batch) -> asyncio.Future[None]:
@@ -158,7 +158,7 @@ class ReplicaCore(SessionCore):
             resolve(committed, e.with_traceback(None))
             self._notify_drained()
         else:
-            self._track([batch], commit, len(batch), n_bytes)
+            self._track([batch], commit)
 
 
 def _error_of(commit: asyncio.Future[None] | None) -> EventerBridgeError | None:

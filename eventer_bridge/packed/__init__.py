@@ -44,7 +44,10 @@ try:
         BatchRows,
         StoredEvents,
         TypeTable,
+        are_alike,
+        are_keyed,
         assign,
+        claim,
         content,
         encode_answers,
         encode_events,
@@ -56,6 +59,7 @@ try:
         read_rows,
         read_sbs,
         stored_events,
+        totals,
         unready,
     )
 except ModuleNotFoundError:  # there was no compiler
@@ -64,7 +68,10 @@ except ModuleNotFoundError:  # there was no compiler
         BatchRows,
         StoredEvents,
         TypeTable,
+        are_alike,
+        are_keyed,
         assign,
+        claim,
         content,
         encode_answers,
         encode_events,
@@ -76,6 +83,7 @@ except ModuleNotFoundError:  # there was no compiler
         read_rows,
         read_sbs,
         stored_events,
+        totals,
         unready,
     )
 
@@ -100,9 +108,12 @@ __all__ = [
     "StoredEvents",
     "TypeTable",
     "append",
+    "are_alike",
+    "are_keyed",
     "assign",
     "batch_of",
     "batch_parts",
+    "claim",
     "content",
     "encode_answers",
     "encode_events",
@@ -118,6 +129,7 @@ __all__ = [
     "stored_batch",
     "stored_events",
     "stored_in_steps",
+    "totals",
     "unready",
 ]
 

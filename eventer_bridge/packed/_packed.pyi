@@ -183,6 +183,18 @@ def extend_batch(
 ) -> None:
     """See ``extend``; ``instances``: of the events; None: they follow those that are there."""
 
+def totals(batches: list[Batch]) -> tuple[int, int, int]:
+    """Number of events of batches, of requested ones among these, and size of all payloads."""
+
+def claim(batches: list[Batch], source: Source, quota: TypeQuota | None) -> int:
+    """Set who registers batches; returns their number of events, where an empty one has one."""
+
+def are_keyed(batches: list[Batch]) -> bool:
+    """Whether a batch among these has a key, or is to get one."""
+
+def are_alike(batches: list[Batch]) -> bool:
+    """Whether batches have one outcome, and none of them was registered before."""
+
 def assign(batches: list[Batch], server: int, session: int, s: int, us: int) -> None:
     """Give batches consecutive sessions, from this one on, and a timestamp."""
 

@@ -535,6 +535,48 @@ cdef int _add(Batch batch, Batch added, int64_t before) except -1:
     return 0
 
 
+def totals(list batches not None):
+    """See the stub."""
+    cdef Batch batch
+    cdef Py_ssize_t n_events = 0, n_requested = 0, n_bytes = 0
+    for batch in batches:
+        n_events += _checked(batch)._size
+        n_requested += batch.requested
+        n_bytes += batch.payload_bytes
+    return n_events, n_requested, n_bytes
+
+
+def claim(list batches not None, source, quota):
+    """See the stub."""
+    cdef Batch batch
+    cdef Py_ssize_t n_events = 0
+    for batch in batches:
+        n_events += max(1, _checked(batch)._size)
+        batch.source, batch.quota = source, quota
+    return n_events
+
+
+def are_keyed(list batches not None):
+    """See the stub."""
+    cdef Batch batch
+    for batch in batches:
+        if _checked(batch).key is not None or batch.request_key is not None:
+            return True
+    return False
+
+
+def are_alike(list batches not None):
+    """See the stub."""
+    cdef Batch batch
+    cdef Batch first = None
+    for batch in batches:
+        if first is None:
+            first = _checked(batch)
+        if _checked(batch).committed is not first.committed or batch.first is not None:
+            return False
+    return True
+
+
 def assign(list batches not None, int64_t server, int64_t session, int64_t s, int64_t us):
     """See the stub."""
     cdef Batch batch

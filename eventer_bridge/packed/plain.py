@@ -78,7 +78,12 @@ class Batch(Sequence[Any]):
         self.register_id = self.server = self.session = self.s = self.us = 0
         self.request_key: str | None = None
         self.after_key: str | None = None
-        self.source = self.quota = self.key = self.request = self.first = self.committed = None
+        self.source: Any = None
+        self.quota: Any = None
+        self.key: Any = None
+        self.request: Any = None
+        self.first: Batch | None = None
+        self.committed: Any = None
         self.is_large = self.is_stepwise = False
         self._events: Sequence[Any] | None = None
         self._encodings: dict[str, Any] | None = None
@@ -121,8 +126,7 @@ class Batch(Sequence[Any]):
     @property
     def has_failed(self) -> bool:
         """See the stub."""
-        committed: Any = self.committed
-        return committed.done() and committed.exception() is not None
+        return self.committed.done() and self.committed.exception() is not None
 
     @property
     def last_id(self) -> EventId:
@@ -201,6 +205,30 @@ def extend_batch(
 
 def _payload_bytes(events: Sequence[Any]) -> int:
     return sum([len(i.payload.data) for i in events if i.payload is not None])
+
+
+def totals(batches: list[Batch]) -> tuple[int, int, int]:
+    """See the stub."""
+    n_requested = sum([batch.requested for batch in batches])
+    return sum(map(len, batches)), n_requested, sum([batch.payload_bytes for batch in batches])
+
+
+def claim(batches: list[Batch], source: Any, quota: Any) -> int:
+    """See the stub."""
+    for batch in batches:
+        batch.source, batch.quota = source, quota
+    return sum([len(batch) or 1 for batch in batches])
+
+
+def are_keyed(batches: list[Batch]) -> bool:
+    """See the stub."""
+    return any(batch.key is not None or batch.request_key is not None for batch in batches)
+
+
+def are_alike(batches: list[Batch]) -> bool:
+    """See the stub."""
+    committed = batches[0].committed if batches else None
+    return all(batch.committed is committed and batch.first is None for batch in batches)
 
 
 def assign(batches: list[Batch], server: int, session: int, s: int, us: int) -> None:

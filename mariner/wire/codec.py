@@ -171,7 +171,7 @@ def read_several(messages: Sequence[bytes], types: TypeTable | None) -> list[Mes
     """As :func:`read`, but faster; up to the first that typed decoding refuses."""
     if types is None:
         return [*_decode_typed(messages)]
-    found = [read_batch(message, types) for message in messages]
+    found = [read_json(message, types) if IS_COMPILED else None for message in messages]
     others = [data for data, batch in zip(messages, found, strict=True) if batch is None]
     if not others:
         return cast("list[Message | Batch]", found)

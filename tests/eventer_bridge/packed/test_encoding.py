@@ -1,6 +1,6 @@
 """Answers to packed requests, byte by byte those that Python makes of the same events."""
 
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import pytest
@@ -11,7 +11,7 @@ from eventer_bridge import limits, packed
 from eventer_bridge.backends.request_keys import digests
 from eventer_bridge.model import INT64_MAX, INT64_MIN, Timestamp
 from eventer_bridge.net.framing import encode_frame, encode_frames
-from eventer_bridge.packed import Batch
+from eventer_bridge.packed import Batch, plain
 from mariner.wire import codec
 from tests.eventer_bridge.packed.messages import Writer
 from tests.eventer_bridge.packed.support import (
@@ -206,3 +206,45 @@ def test_wrong_arguments_are_refused() -> None:
             packed.content(wrong)  # type: ignore[arg-type]
     with pytest.raises(TypeError):
         packed.read_json(b"", None)  # type: ignore[arg-type]
+
+
+def test_what_batches_have_together() -> None:
+    """Both implementations tell it alike."""
+    types = Types()
+    messages = [request(event_text("a", 1, "x")), request(*[event_text("b", 2)] * 3)]
+    both: list[tuple[Any, list[Any]]] = [
+        (packed, [types.batch(i) for i in messages]),
+        (plain, [plain_batch(decode_events(i)) for i in messages]),
+    ]
+    for module, batches in both:
+        empty = plain_batch(()) if module is plain else packed.batch_of((), types.table)
+        batches[1].requested = 2
+        n_bytes = sum(batch.payload_bytes for batch in batches)
+        assert module.totals([]) == (0, 0, 0)
+        assert module.totals([*batches, empty]) == (4, 3, n_bytes)
+        assert module.claim([*batches, empty], "source", "quota") == 5
+        assert {(i.source, i.quota) for i in (*batches, empty)} == {("source", "quota")}
+        assert not module.are_keyed([])
+        assert not module.are_keyed(batches)
+        batches[1].key = "key"
+        assert module.are_keyed(batches)
+        batches[1].key, batches[0].request_key = None, "key"
+        assert module.are_keyed(batches)
+        assert module.are_alike([])
+        batches[0].committed = batches[1].committed = object()
+        assert module.are_alike(batches)
+        batches[1].first = batches[0]
+        assert not module.are_alike(batches)
+        batches[1].first, batches[1].committed = None, object()
+        assert not module.are_alike(batches)
+
+
+def test_functions_of_batches_refuse_none() -> None:
+    wrong: Any = [Types().batch(request(event_text("a"))), None]
+    acts: tuple[Any, ...] = (packed.totals, packed.are_keyed, packed.are_alike)
+    for act in acts:
+        for batches in (wrong, wrong[::-1], None):
+            with pytest.raises(TypeError):
+                act(batches)
+    with pytest.raises(TypeError):
+        packed.claim(wrong, None, None)  # type: ignore[arg-type]
