@@ -132,12 +132,14 @@ class EventCore(Resource, abc.ABC):
         missing: the last event of other servers that will never come, since the start.
         histories: of the servers whose events it has, as far as they are known; replaced, never
             changed.
+        server_id: identifier of this server; None: it registers nothing itself.
         is_regaining: whether it takes events of its own that others have (``remote.group``).
         lane: who takes in a large message of a client has it from before it is decoded, and
             for a large session until that is committed.
     """
 
     is_regaining = False
+    server_id: int | None = None
 
     def __init__(self, max_pending_bytes: int) -> None:
         self.lane = FairGate(limits.MAX_LARGE_SESSIONS)
@@ -172,11 +174,6 @@ class EventCore(Resource, abc.ABC):
     def extensions(self) -> tuple[str, ...]:
         """Names of what it can do for clients beyond the specification."""
         return ()
-
-    @property
-    def server_id(self) -> int | None:
-        """Identifier of this server; None: it registers nothing itself."""
-        return None
 
     def type_table(self, read: ReadTypeCb) -> TypeTable:
         """The types of the batches of a wire, which ``read`` reads."""

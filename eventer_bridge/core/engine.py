@@ -113,6 +113,7 @@ class Engine(ReplicaCore):
         is_in_group: bool = False,
     ) -> None:
         self._module_confs = tuple(modules)
+        self.server_id: int = server_id
         has_modules = bool(self._module_confs)
         super().__init__(
             backend, server_id, conditions, has_modules=has_modules, is_in_group=is_in_group
@@ -133,11 +134,6 @@ class Engine(ReplicaCore):
         self.async_group.spawn(self._clock.run)
         self.async_group.spawn(aio.call_on_cancel, self._close)
         self.async_group.spawn(aio.call_on_done, backend.wait_closing(), self.close)
-
-    @property
-    @override
-    def server_id(self) -> int:
-        return self._server_id
 
     @property
     def clock_ahead_s(self) -> float:
@@ -479,7 +475,7 @@ class _ModuleEngine(ModuleEngine):
 
     @override
     async def register(self, process_events: Sequence[ProcessEvent]) -> Sequence[Event]:
-        if self._runner.is_calling:
+        if self._runner.calls.is_in_one:
             raise ModuleError(
                 "a module session may not wait for another session: return the events from"
                 " process, or register from a task of the module"

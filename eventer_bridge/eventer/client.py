@@ -61,6 +61,7 @@ from eventer_bridge.model import (
 from eventer_bridge.net import limits as net_limits
 from eventer_bridge.net.stats import CloseReason
 from eventer_bridge.net.stream import Pause
+from eventer_bridge.resources import Resource
 from eventer_bridge.slices import Steps, parts
 
 mlog = logging.getLogger(__name__)
@@ -155,7 +156,7 @@ async def connect(
         raise
 
 
-class EventerClient(chatter.Handler, aio.Resource):
+class EventerClient(chatter.Handler, Resource):
     """See the module. Created by :func:`connect`; the handler of its connection's messages.
 
     ``status`` is the server's last known one; ``refused_events`` counts received events that are
@@ -175,6 +176,7 @@ class EventerClient(chatter.Handler, aio.Resource):
         self._keeps_bounds = keeps_bounds
         self.persisted = persisted
         self._connection = connection
+        self.async_group = connection.async_group
         self._loop = asyncio.get_running_loop()
         self._requests: dict[asyncio.Future[Any], type[Message]] = {}  # with their answers
         # a large message in progress and the messages behind it; None: there is none
@@ -182,11 +184,6 @@ class EventerClient(chatter.Handler, aio.Resource):
         self.status = _NOT_INITIALISED
         self.refused_events = 0
         self._last_refused: dict[int, EventId] = {}
-
-    @property
-    @override
-    def async_group(self) -> aio.Group:
-        return self._connection.async_group
 
     def last_refused(self, server_id: int) -> EventId | None:
         """The last skipped event of each server, in notifications and server queries."""

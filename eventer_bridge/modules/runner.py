@@ -23,6 +23,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeAlias, TypeVar, TypeVarTuple
 
+import msgspec
 from hat import aio
 
 from eventer_bridge import limits, model
@@ -183,13 +184,7 @@ def _with_ids(
     server: int, session: int, first_instance: int, events: Sequence[model.ProcessEvent]
 ) -> list[model.ProcessEvent]:
     return [
-        model.ProcessEvent(
-            i.source,
-            i.type,
-            i.source_timestamp,
-            i.payload,
-            model.EventId(server, session, instance),
-        )
+        msgspec.structs.replace(i, id=model.EventId(server, session, instance))
         for instance, i in enumerate(events, first_instance)
     ]
 
@@ -224,7 +219,7 @@ class ModuleRunner(Resource):
         self._fail = fail
         self._on_died = on_died
         self._modules: list[NamedModule] = []
-        self._calls = Calls()
+        self.calls = Calls()
         # the session being processed, until it is committed or failed
         self._session: Batch | None = None
         self._module_sessions: ModuleSessions | None = None
@@ -238,11 +233,6 @@ class ModuleRunner(Resource):
         self.async_group.spawn(aio.call_on_cancel, self._close_modules)
         for loop in (self._process_loop, self._end_loop, self._sweep_loop):
             self.async_group.spawn(self._keep, loop)
-
-    @property
-    def is_calling(self) -> bool:
-        """Whether the current task calls a module session."""
-        return self._calls.is_in_one
 
     async def create_modules(self, confs: Iterable[ModuleConf], engine: ModuleEngine) -> None:
         """Create the modules, in this order; ``ModuleError`` says which could not be, and why."""
@@ -321,7 +311,7 @@ class ModuleRunner(Resource):
         while True:
             session, requested = await self._queue.get()
             self._session = session
-            sessions = self._module_sessions = ModuleSessions(self._modules, self._calls)
+            sessions = self._module_sessions = ModuleSessions(self._modules, self.calls)
             try:
                 await self._process(session, requested, sessions)
             except EventerBridgeError as e:
@@ -362,7 +352,7 @@ class ModuleRunner(Resource):
     async def _sweep_loop(self) -> None:
         while True:
             await asyncio.sleep(limits.SWEEP_PERIOD_S)
-            if (name := self._calls.sweep()) is not None:
+            if (name := self.calls.sweep()) is not None:
                 raise ModuleError(f"module {name} keeps running although it was interrupted")
 
     async def _is_committed(self, session: Batch) -> bool:

@@ -19,7 +19,6 @@ from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from hat import aio
-from typing_extensions import override
 
 from eventer_bridge import chatter
 from eventer_bridge.core.engine import Engine
@@ -331,7 +330,7 @@ class _Requests:
             mlog.warning("this server does not become active", extra={"reason": reason})
 
 
-class _OwnEvents(aio.Resource):
+class _OwnEvents(Resource):
     """Gets this server's events from another one; calls ``on_changed`` for each attribute.
 
     ``refusal`` is why its events do not continue those here; None: they do.
@@ -355,11 +354,7 @@ class _OwnEvents(aio.Resource):
             on_left_out=engine.note_missing,
             give_way=engine.give_way,
         )
-
-    @property
-    @override
-    def async_group(self) -> aio.Group:
-        return self._feed.async_group
+        self.async_group = self._feed.async_group
 
     async def _connect(self, on_events: EventsCb) -> EventerClient:
         return await self._remote.connect(persisted=True, on_events=on_events)

@@ -24,8 +24,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from hat import aio, util
-from typing_extensions import override
+from hat import util
 
 from eventer_bridge import limits as core_limits
 from eventer_bridge import model
@@ -40,6 +39,7 @@ from eventer_bridge.errors import ClosedError, EventerBridgeError, InvalidEventE
 from eventer_bridge.eventer.client import ConnectCb, EventerClient, EventsCb
 from eventer_bridge.remote import limits
 from eventer_bridge.remote.feed import Feed, FeedState
+from eventer_bridge.resources import Resource
 
 mlog = logging.getLogger(__name__)
 
@@ -234,7 +234,7 @@ _REFUSED_FOR_NOW: Final = "server is not replicated for now: its events are not 
 """Of one that is not active."""
 
 
-class Replication(aio.Resource):
+class Replication(Resource):
     """See the module. It keeps the events of a server in an engine, and runs until it is closed.
 
     ``state`` is how far it is; None while there is no connection, or none to the same store.
@@ -265,14 +265,10 @@ class Replication(aio.Resource):
             on_left_out=engine.note_missing,
             give_way=engine.give_way,
         )
+        self.async_group = self._feed.async_group
         self._lag = Lag(self._feed, remote_id, self._on_checked)
         self._reported_left_out = 0
         self._report_left_out_at_s = 0.0
-
-    @property
-    @override
-    def async_group(self) -> aio.Group:
-        return self._feed.async_group
 
     @property
     def remote_status(self) -> model.Status | None:
