@@ -157,12 +157,9 @@ class ClientSession(ServedClient, ReplayingClient, Generic[RequestT]):
     """One client, from its connection on.
 
     The wire lets go of it when the connection is gone (``Stream.on_closed``): they would hold each
-    other until garbage is collected.
-
-    Attributes:
-        rights: None until it is accepted.
-        is_persisted: whether it is notified of events when they are durable, not before.
-        n_subscriptions: query types that it requested.
+    other until garbage is collected. ``rights`` are None until it is accepted. ``is_persisted``: it
+    is notified of events when they are durable, not before. ``n_subscriptions`` are the query types
+    that it requested.
     """
 
     __slots__ = (

@@ -140,11 +140,9 @@ class Cursor:
 class Cursors:
     """All cursors of a server.
 
-    Args:
-        backend: stores them.
-        hold_s: maximum time that retention keeps unacknowledged events; 0: it ignores cursors.
-        is_in_group: whether changes are published to other servers.
-        core: knows the histories of the stored events; None: they are unknown.
+    ``hold_s`` is the maximum time that retention keeps unacknowledged events; 0: it ignores
+    cursors. ``is_in_group``: changes are published to other servers. ``core`` knows the histories
+    of the stored events; None: they are unknown.
     """
 
     def __init__(

@@ -89,6 +89,7 @@ class Engine(ReplicaCore):
     """See the module. Made by :func:`create`; what is made without it is STANDBY at first.
 
     Closing it stops it and gives back the session ids that were reserved and not used.
+    ``waits_for`` is why it is not started, if somebody can do something about it.
 
     Args:
         backend: where events are kept; stays the caller's to close, after the engine.
@@ -97,9 +98,6 @@ class Engine(ReplicaCore):
         conditions: what events have to fulfil to be stored.
         hold_s: how long at most retention keeps what is behind a cursor; 0: it does not care.
         is_in_group: whether other servers may take over (``group_events``).
-
-    Attributes:
-        waits_for: why it is not started, if somebody can do something about it.
     """
 
     def __init__(

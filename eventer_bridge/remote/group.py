@@ -233,15 +233,12 @@ async def regain(
     know which ids it gave, and which request keys it took. The others have its events, and with
     them the keys and cursors (``core.group_events``). So it first gets these back, and continues
     far above that, with another history: clients may have seen more than any server still has. It
-    does not become active without an answer, unless its operator says so. A server whose store is
-    whole asks as well, but does not wait for ever: the other one may be away.
+    does not become active without an answer, unless its operator says so (``accepts_loss``: even
+    without what cannot be had). A server whose store is whole asks as well, but waits for each one
+    only ``timeout_s``, as when a loss is accepted: it may be away.
 
-    Args:
-        engine: of this server, STANDBY; ``waits_for`` says what it waits for.
-        timeout_s: how long it waits for one if its store is whole, or a loss is accepted.
-        accepts_loss: whether to go on without an answer, or without what cannot be had.
-
-    Returns the servers that answered; ``EventerBridgeError``: the store failed.
+    ``engine`` is STANDBY; its ``waits_for`` says what it waits for. Returns the servers that
+    answered; ``EventerBridgeError``: the store failed.
     """
     needs_answer = not (engine.is_whole or accepts_loss)
     until_s = None if needs_answer else asyncio.get_running_loop().time() + timeout_s

@@ -241,13 +241,9 @@ class Retention:
     are reported to it there. It is started when all events staged before are durable, and ends
     before the store is closed or reopened; then a new one is created.
 
-    Args:
-        store, types: the store and its types.
-        rules: the first that matches an event's type applies.
-        clock: measures ``duration``.
-        ext_commit: commits a deletion, and waits for it. False: it was not committed, because a new
-            event is in its ranges.
-        held_since: see :data:`HeldCb`.
+    The first of ``rules`` that matches an event's type applies; ``clock`` measures its duration.
+    ``ext_commit`` commits a deletion, and waits for it. False: it was not committed, because a new
+    event is in its ranges.
     """
 
     def __init__(

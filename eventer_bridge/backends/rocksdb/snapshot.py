@@ -83,7 +83,7 @@ _read_rows: Final = packed.read_rows if packed.IS_COMPILED else _read_in_python
 
 
 class Snapshot:
-    """See the module. Created by ``Store.snapshot``.
+    """See the module. Created by ``Store.snapshot``. ``hidden`` are keys of hidden sessions.
 
     Args:
         database, db, families: whose moment, and as RocksDB has them.
@@ -92,9 +92,6 @@ class Snapshot:
         is_all_seen: include undecided sessions.
         read: families of :data:`READ_FAMILIES` to read. If it is one, values found by :meth:`value`
             may be newer.
-
-    Attributes:
-        hidden: keys of hidden sessions.
     """
 
     __slots__ = (

@@ -60,10 +60,9 @@ _NO_ROW: Final[Row] = b"", b""
 class Store(Database):
     """See the module; raises and arguments: see ``database.open_database``.
 
-    Attributes:
-        counted: retention's: types whose events commits tally, each with where to.
-        order: which events need a row in ``source``; to be loaded before others than those of new
-            types are staged.
+    ``counted`` are retention's: types whose events commits tally, each with where to; ``order``
+    says which events need a row in ``source``; to be loaded before others than those of new types
+    are staged.
     """
 
     def __init__(self, path: Path, *, read_only: bool = False, is_volatile: bool = False) -> None:
