@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
 from eventer_bridge import limits
 from eventer_bridge.backends import history
@@ -73,48 +73,35 @@ class Stalls:
         return found
 
 
-class Observer(Protocol):
-    """Is notified of sessions and of the status. Calls must not block.
+class Observer:
+    """Is notified of sessions and of the status; what it ignores, a subclass need not define.
 
-    An observer that raises misses that notification, which is logged; the others do not. One that
-    tells others of sessions is a :class:`TellingObserver`.
+    Calls must not block. An observer that raises misses that notification, which is logged; the
+    others do not.
     """
 
     def on_session(self, session: Batch, persisted: bool) -> None:
         """A session was registered (``persisted`` false) or is durable (true)."""
 
-    def on_status(self, status: Status) -> None:
-        """The status changed."""
-
-
-@runtime_checkable
-class PatientObserver(Observer, Protocol):
-    """An observer that takes its time for a large session."""
-
     def on_large_session(self, session: Batch, persisted: bool) -> Steps[None]:
         """As :meth:`on_session`, in steps. No other session is notified meanwhile."""
-
-
-@runtime_checkable
-class TellingObserver(Observer, Protocol):
-    """An observer that closes peers which miss a session."""
+        self.on_session(session, persisted)
+        yield
 
     def on_missed(self, session: Batch | None, persisted: bool, error: Exception) -> None:
-        """:meth:`on_session` raised: close those who may have missed the session.
+        """:meth:`on_session` raised: close peers that may have missed the session.
 
         A session of None: it is not known which.
         """
 
-
-@runtime_checkable
-class HistoryObserver(Observer, Protocol):
-    """An observer whose clients must not see two histories of a server."""
+    def on_status(self, status: Status) -> None:
+        """The status changed."""
 
     def on_other_history(self, server_id: int | None) -> None:
         """Sessions from now on are of another history than those notified before.
 
         ``server_id``: of this server, which continues what was notified; None: of any, and nothing
-        is continued.
+        is continued. Clients must not see two histories of a server.
         """
 
 
@@ -382,19 +369,14 @@ class EventCore(Resource, abc.ABC):
         """The same, of a large session."""
         for observer in self._hearing[persisted]:
             try:
-                if isinstance(observer, PatientObserver):
-                    yield from observer.on_large_session(session, persisted)
-                else:
-                    observer.on_session(session, persisted)
-                    yield
+                yield from observer.on_large_session(session, persisted)
             except Exception as e:
                 _on_missed(observer, session, persisted, e)
 
     def _notify_other_history(self, server_id: int | None = None) -> None:
-        """See ``HistoryObserver``."""
+        """See ``Observer.on_other_history``."""
         for observer in tuple(self._observers):
-            if isinstance(observer, HistoryObserver):
-                observer.on_other_history(server_id)
+            observer.on_other_history(server_id)
 
     def _notify_status(self) -> None:
         """Notify observers of the status, if it changed."""
@@ -415,8 +397,7 @@ def _on_missed(
 ) -> None:
     """An observer misses sessions; it is told before memory is needed for the log."""
     try:
-        if isinstance(observer, TellingObserver):
-            observer.on_missed(session, persisted, error)
+        observer.on_missed(session, persisted, error)
     except Exception:  # the others are to go on all the same
         mlog.exception("an observer cannot close those who miss sessions")
     mlog.error("an observer misses sessions", exc_info=error)

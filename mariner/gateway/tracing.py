@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from eventer_bridge.core.base import Observer
 from eventer_bridge.core.session import REMOTE_SOURCE
 from eventer_bridge.errors import ConfigurationError
-from eventer_bridge.model import QueryParams, Status, quoted_type
+from eventer_bridge.model import QueryParams, quoted_type
 from eventer_bridge.packed import Batch
 from eventer_bridge.resources import in_time
 from mariner import limits
@@ -62,8 +63,8 @@ def load_library() -> tuple[Any, Any, Any, Any, Any]:
     return trace_exporter, resources, trace, export, StatusCode
 
 
-class Tracing:
-    """See the module. An observer of the core; raises as :func:`load_library`."""
+class Tracing(Observer):
+    """See the module. Raises as :func:`load_library`."""
 
     def __init__(self, config: TracesConfig, name: str) -> None:
         trace_exporter, resources, trace, export, status = load_library()
@@ -93,9 +94,6 @@ class Tracing:
             },
         )
         session.committed.add_done_callback(functools.partial(self._on_committed, span))
-
-    def on_status(self, status: Status) -> None:
-        """Nothing is traced of it (``core.Observer``)."""
 
     def observe_query(self, params: QueryParams, seconds: float) -> None:
         """A query was answered."""

@@ -13,6 +13,7 @@ from eventer_bridge.backends.rocksdb.opening import Opened, ext_open_temporary
 from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.backends.visible_query import VisibleQuery
 from eventer_bridge.core import engine
+from eventer_bridge.core.base import Observer
 from eventer_bridge.core.engine import Engine
 from eventer_bridge.errors import StorageError
 from eventer_bridge.model import (
@@ -97,7 +98,7 @@ class SlowBackend(RocksDbBackend):
         return await super().answer(query, client, holding)
 
 
-class Recorder:
+class Recorder(Observer):
     """An observer that remembers what it was told."""
 
     def __init__(self, core: Engine) -> None:
