@@ -81,7 +81,7 @@ class ServerGroup(Resource):
         self._found: dict[int, _Found] = {}
         self._reasons: set[str] = set()
         self._servers_changed = asyncio.Event()
-        self._status_changed = asyncio.Event()
+        self.status_changed = asyncio.Event()
         self.async_group.spawn(self._replicate_loop)
 
     @property
@@ -101,9 +101,9 @@ class ServerGroup(Resource):
     async def wait_others_standby(self) -> None:
         """Wait while :attr:`is_other_active`; connections that are not answered are given up."""
         while active := self._active():
-            self._status_changed.clear()
+            self.status_changed.clear()
             await asyncio.gather(*(i.check_answers(limits.MEMBER_ANSWER_S) for i in active))
-            await in_time(self._status_changed.wait(), limits.MEMBER_ANSWER_S)
+            await in_time(self.status_changed.wait(), limits.MEMBER_ANSWER_S)
 
     @property
     def listed(self) -> dict[int, Replication | None]:
@@ -113,13 +113,9 @@ class ServerGroup(Resource):
 
     async def wait_changed(self, until_s: float | None = None) -> None:
         """Wait until the other servers change, or until then, by the loop's time."""
-        self._status_changed.clear()
+        self.status_changed.clear()
         timeout_s = None if until_s is None else until_s - asyncio.get_running_loop().time()
-        await in_time(self._status_changed.wait(), timeout_s)
-
-    def note_changed(self) -> None:
-        """Another server changed."""
-        self._status_changed.set()
+        await in_time(self.status_changed.wait(), timeout_s)
 
     async def catch_up_with(self, server_ids: Iterable[int]) -> None:
         """Wait until everything is kept that these servers have; also for those that go away."""
@@ -162,7 +158,7 @@ class ServerGroup(Resource):
         self._reasons = reasons
         self._servers = listed
         self._servers_changed.set()
-        self.note_changed()  # one that is not listed any more is not waited for
+        self.status_changed.set()  # one that is not listed any more is not waited for
 
     def _take(self, data: Any, listed: dict[int, chatter.Address]) -> None:
         server = msgspec.convert(data, ServerData)
@@ -186,10 +182,10 @@ class ServerGroup(Resource):
     def _add_member(self, member: Replication) -> None:
         if member.remote_id not in self._members:
             self._members[member.remote_id] = member
-            member.register_remote_status_cb(self._on_remote_status)
+            member.remote_status_cbs.register(self._on_remote_status)
 
     def _on_remote_status(self) -> None:
-        self.note_changed()
+        self.status_changed.set()
         self._servers_changed.set()  # one that is not listed may have disconnected
 
     async def _replicate_loop(self) -> None:
@@ -211,7 +207,7 @@ class ServerGroup(Resource):
         for server_id, address in self._servers.items():
             if server_id not in self._found:
                 self._found[server_id] = _Found(address, self._create(server_id, address))
-                self.note_changed()
+                self.status_changed.set()
 
     def _create(self, server_id: int, address: chatter.Address) -> Replication:
         mlog.info("server of the group", extra={"server": server_id, "address": str(address)})
@@ -220,7 +216,7 @@ class ServerGroup(Resource):
             client.connect, address, name, client_token=self._token, keeps_bounds=True
         )
         created = Replication(self._engine, server_id, connect)
-        created.register_remote_status_cb(self._on_remote_status)
+        created.remote_status_cbs.register(self._on_remote_status)
         return created
 
 
@@ -234,8 +230,8 @@ async def regain(
     them the keys and cursors (``core.group_events``). So it first gets these back, and continues
     far above that, with another history: clients may have seen more than any server still has. It
     does not become active without an answer, unless its operator says so (``accepts_loss``: even
-    without what cannot be had). A server whose store is whole asks as well, but waits for each one
-    only ``timeout_s``, as when a loss is accepted: it may be away.
+    without what cannot be had). A server whose store is whole asks as well, but waits ``timeout_s``
+    only, as when a loss is accepted: the other one may be away.
 
     ``engine`` is STANDBY; its ``waits_for`` says what it waits for. Returns the servers that
     answered; ``EventerBridgeError``: the store failed.
@@ -288,7 +284,7 @@ class _Requests:
         while server_id in self._group.listed and not self._is_over:
             remote = self._group.listed[server_id]
             if remote is not None:
-                async with _OwnEvents(self._engine, remote, self._group.note_changed) as own:
+                async with _OwnEvents(self._engine, remote, self._group.status_changed.set) as own:
                     return await self._await_answer(server_id, own)
             await self._group.wait_changed(self._until_s)
         return False

@@ -238,6 +238,8 @@ class Replication(Resource):
     """See the module. It keeps the events of a server in an engine, and runs until it is closed.
 
     ``state`` is how far it is; None while there is no connection, or none to the same store.
+    ``remote_status_cbs`` are called whenever :attr:`remote_status` or :attr:`is_caught_up` may have
+    changed.
     """
 
     def __init__(self, engine: Engine, remote_id: int, connect: ConnectCb) -> None:
@@ -247,7 +249,7 @@ class Replication(Resource):
         self._engine = engine
         self._loop = asyncio.get_running_loop()
         self._client: EventerClient | None = None
-        self._remote_status_cbs = util.CallbackRegistry()
+        self.remote_status_cbs = util.CallbackRegistry()
         self._timestamp: model.Timestamp | None = None  # of the last session
         self._is_ahead_logged = False
         self._is_refused = False
@@ -274,10 +276,6 @@ class Replication(Resource):
     def remote_status(self) -> model.Status | None:
         """The remote server's status; None while there is no connection."""
         return None if self._client is None else self._client.status
-
-    def register_remote_status_cb(self, cb: Callable[[], None]) -> util.RegisterCallbackHandle:
-        """Call ``cb`` whenever :attr:`remote_status` or :attr:`is_caught_up` may have changed."""
-        return self._remote_status_cbs.register(cb)
 
     @property
     def name(self) -> str:
@@ -454,7 +452,7 @@ class Replication(Resource):
         if client is None:
             self.state = None
             self._is_ahead_logged = False
-        self._remote_status_cbs.notify()
+        self.remote_status_cbs.notify()
 
     def _on_state(self, state: FeedState, count: int | None) -> None:
         if state is FeedState.SYNCED:
@@ -484,7 +482,7 @@ class Replication(Resource):
 
     def _set_state(self, state: FeedState, count: int | None) -> None:
         self.state = state
-        self._remote_status_cbs.notify()
+        self.remote_status_cbs.notify()
         extra = {
             "server": self.remote_id,
             "state": state.value,
@@ -500,7 +498,7 @@ class Replication(Resource):
         # nothing could be reported while it was not OPERATIONAL
         if status is model.Status.OPERATIONAL and self.state is not None:
             self._report(None)
-        self._remote_status_cbs.notify()
+        self.remote_status_cbs.notify()
 
     def _report(self, count: int | None) -> None:
         if self._client is None or self.state is None:
