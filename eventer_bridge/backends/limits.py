@@ -86,3 +86,9 @@ VERIFIED_EVENTS: Final = 8
 
 CHUNK_BYTES: Final = 1 << 20
 """Bytes of a file that are read at a time."""
+
+SENT_ROWS: Final = 1_000
+"""Rows of hat-event's database in a message of the process that reads it, at most."""
+
+SENT_BYTES: Final = 1 << 20
+"""Size of its rows with which a message ends."""
