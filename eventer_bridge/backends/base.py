@@ -45,9 +45,8 @@ HeldCb: TypeAlias = Callable[[], Timestamp | None]
 class HighWaterMark(NamedTuple):
     """Where the ids and the clock of a server continue.
 
-    Attributes:
-        session: the greatest that may have been allocated (stored or reserved); 0: none.
-        timestamp: the greatest that is stored; None: none.
+    ``session`` is the greatest that may have been allocated (stored or reserved), 0: none;
+    ``timestamp`` the greatest that is stored, None: none.
     """
 
     session: int
@@ -57,12 +56,9 @@ class HighWaterMark(NamedTuple):
 class StoreStats(NamedTuple):
     """Size of the store, for metrics; cheap to get.
 
-    Attributes:
-        events: an estimate.
-        size_bytes: on disk; 0 for a backend without a disk.
-        free_bytes: of the disk; None for a backend without one.
-        compaction_bytes: what compactions have still to rewrite, estimated.
-        since_commit_s: since the last commit was synced; None: there was none, or is no disk.
+    ``events`` is an estimate; without a disk ``size_bytes`` is 0 and ``free_bytes`` None;
+    ``compaction_bytes`` is what compactions have still to rewrite, estimated; ``since_commit_s``
+    since the last commit was synced, None: there was none, or is no disk.
     """
 
     events: int
@@ -107,6 +103,7 @@ class Backend(Resource, abc.ABC):
 
     Attributes:
         failure: why nothing can be stored now; None: it can.
+        failure_cbs: called on the loop's thread whenever that changes.
         history_id: name of the store's history (see ``history``).
         is_whole: whether it has all that it ever had, as far as it knows: from :meth:`note_whole`
             on, even when it is opened again; not of a new store, a restored one, or a copy.
@@ -114,13 +111,10 @@ class Backend(Resource, abc.ABC):
     """
 
     failure: str | None = None
+    failure_cbs: util.CallbackRegistry
     history_id: str
     is_whole = False
     is_keeping = True
-
-    @abc.abstractmethod
-    def register_failure_cb(self, cb: Callable[[], None]) -> util.RegisterCallbackHandle:
-        """Call ``cb`` on the loop's thread whenever :attr:`failure` changes, until ``cancel``."""
 
     @abc.abstractmethod
     def high_water_mark(self, server_id: int) -> HighWaterMark:
@@ -152,12 +146,8 @@ class Backend(Resource, abc.ABC):
     def check_types(self, event_types: Iterable[EventType], quota: TypeQuota | None = None) -> None:
         """Refuse types, known or new, that :meth:`register` could not store, before ids are given.
 
-        Args:
-            event_types: the types.
-            quota: of the registering client; None: this server, or another one.
-
-        Raises:
-            LimitError: new types cost too much (see ``TypeBudget.check``).
+        ``quota``: of the registering client; None: this server, or another one. ``LimitError``: new
+        types cost too much (see ``TypeBudget.check``).
         """
 
     def has_types(self, event_types: AbstractSet[EventType]) -> bool:
@@ -213,11 +203,9 @@ class Backend(Resource, abc.ABC):
         return failed(asyncio.get_running_loop().create_future(), StorageError("nothing is kept"))
 
     def type_table(self, read: ReadTypeCb, is_checked: CheckedCb) -> TypeTable:
-        """A table of types for batches that are registered here.
+        """A table of types for batches that are registered here; ``read`` reads those of a wire.
 
-        Args:
-            read: reads the types of a wire.
-            is_checked: whether a type may be registered without being checked again.
+        ``is_checked``: whether a type may be registered without being checked again.
         """
         return TypeTable(partial(find_type, read), limits.CACHE_BYTES)
 

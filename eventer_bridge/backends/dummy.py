@@ -6,7 +6,7 @@ timestamp of each server in memory, so that ids ascend; a restart forgets them.
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import ExitStack
 
 from hat import util
@@ -41,10 +41,7 @@ class DummyBackend(Backend):
         self._marks: dict[int, HighWaterMark] = {}
         self._reserved: dict[int, int] = {}
         self.history_id = history.new_id()
-
-    @override
-    def register_failure_cb(self, cb: Callable[[], None]) -> util.RegisterCallbackHandle:
-        return util.RegisterCallbackHandle(lambda: None)
+        self.failure_cbs = util.CallbackRegistry()
 
     @override
     async def begin_history(self, server_id: int) -> None:

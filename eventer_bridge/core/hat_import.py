@@ -53,22 +53,13 @@ def import_database(
     on_refusal: Callable[[ImportRefusal], None],
     on_progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Imported:
-    """Import a database.
+    """Import a database, which is not changed, to where nothing is yet, or an empty directory.
 
-    Args:
-        hat_path: file of the database, which is not changed.
-        store_path: where nothing is yet, or an empty directory.
-        on_refusal: called for each event that cannot be stored.
-        on_progress: called now and then: events that were read, number of all.
-
-    Raises:
-        StorageError: the database cannot be read, or the store not be written; nothing is
-            left of it then.
+    ``on_refusal`` is called for each event that cannot be stored, ``on_progress`` now and then,
+    with the number of events that were read, and of all. ``StorageError``: the database cannot be
+    read, or the store not be written; nothing is left of it then.
     """
-    with (
-        hat_lmdb.open_database(hat_path) as hat,
-        directories.new_directory(store_path) as path,
-    ):
+    with hat_lmdb.open_database(hat_path) as hat, directories.new_directory(store_path) as path:
         store = Store(path)
         try:
             return _Import(hat, store, on_refusal, on_progress).run()

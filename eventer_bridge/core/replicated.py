@@ -9,7 +9,6 @@ Everything here runs on the event loop's thread.
 """
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Sequence
 from functools import partial
@@ -24,6 +23,7 @@ from eventer_bridge.core.session_core import SessionCore
 from eventer_bridge.errors import EventerBridgeError, InvalidEventError, StorageError
 from eventer_bridge.model import Event, EventId
 from eventer_bridge.packed import stored_batch, stored_in_steps
+from eventer_bridge.resources import in_time
 from eventer_bridge.slices import Steps, at_once, next_turn
 
 mlog = logging.getLogger(__name__)
@@ -122,9 +122,7 @@ class ReplicaCore(SessionCore):
         """Let local registrations precede replicated ones, for a bounded time."""
         await next_turn()
         if self._n_own:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(limits.GIVE_WAY_S):
-                    await self._own_ended.wait()
+            await in_time(self._own_ended.wait(), limits.GIVE_WAY_S)
 
     def _take_over_replicated(
         self,

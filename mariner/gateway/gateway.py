@@ -35,6 +35,7 @@ from eventer_bridge.net.quota import Descriptors
 from eventer_bridge.net.stats import ServerStats
 from eventer_bridge.remote import relay, replication
 from eventer_bridge.remote.relay import RelayCore
+from eventer_bridge.resources import Resource
 from eventer_bridge.rsb import bridge as rsb_bridge
 from eventer_bridge.rsb.event import parse_scope
 from mariner import limits, server
@@ -107,7 +108,7 @@ class Prepared(NamedTuple):
     needs_restart: list[str]
 
 
-class Gateway(aio.Resource):
+class Gateway(Resource):
     """See the module. Made by :func:`create`.
 
     It closes by itself if one of its parts closes (for example, a store that fails):
@@ -126,7 +127,6 @@ class Gateway(aio.Resource):
     def __init__(self, config: configs.GatewayConfig, *, accept_loss: bool) -> None:
         self.config = config
         self._accept_loss = accept_loss
-        self._async_group = aio.Group()
         self._parts: list[tuple[str, aio.Resource]] = []
         self._registrations: RegistrationsAudit | None = None
         self.waits_for = "nothing"
@@ -151,11 +151,6 @@ class Gateway(aio.Resource):
         self.rsb: rsb_bridge.Bridge | None = None
         self.http: HttpServer | None = None
         self.async_group.spawn(aio.call_on_cancel, self._stop)
-
-    @property
-    def async_group(self) -> aio.Group:
-        """Group of the gateway's tasks."""
-        return self._async_group
 
     @property
     def accounts(self) -> dict[str, Accounts]:

@@ -28,6 +28,7 @@ from eventer_bridge.core.base import EventCore
 from eventer_bridge.errors import EventerBridgeError
 from eventer_bridge.net import Acceptor, Admission, Slot
 from eventer_bridge.net.stats import CloseReason, ServerStats
+from eventer_bridge.resources import Resource
 from mariner import limits
 
 mlog = logging.getLogger(__name__)
@@ -58,7 +59,7 @@ async def listen(
     return server
 
 
-class HttpServer(aio.Resource):
+class HttpServer(Resource):
     """See the module. Made by :func:`listen`."""
 
     def __init__(self, core: EventCore, registry: CollectorRegistry) -> None:
@@ -67,17 +68,11 @@ class HttpServer(aio.Resource):
         self._acceptor: Acceptor | None = None
         self._metrics: dict[str, tuple[bytes, float]] = {}  # by type, and how long they are new
         self._answered: set[_Connection] = set()  # with metrics, and not gone
-        self._async_group = aio.Group()
         app = web.Application(middlewares=[_one_request_without_body])
         for name in ("healthz", "readyz", "metrics"):
             app.router.add_get(f"/{name}", getattr(self, f"_on_{name}"))
         self._runner = web.AppRunner(app, handle_signals=False, shutdown_timeout=1)
         self.async_group.spawn(aio.call_on_cancel, self._stop)
-
-    @property
-    def async_group(self) -> aio.Group:
-        """Group of the server's tasks."""
-        return self._async_group
 
     @property
     def port(self) -> int:

@@ -107,15 +107,11 @@ class GroupCommit(Backend):
         self._ending = WorkQueue()
         self._started_s = 0.0
         self._sync_s = 0.0  # set by the storage thread before it tells of a sync
-        self._failure_cbs = util.CallbackRegistry()
+        self.failure_cbs = util.CallbackRegistry()
         self._stopped: asyncio.Future[None] = self._loop.create_future()
         self._thread = StorageThread(self._on_thread_ended)
         self._retention = self._start_retention()
         self._uncounted: Group | None = None  # the last one that a new retention does not count
-
-    def register_failure_cb(self, cb: Callable[[], None]) -> util.RegisterCallbackHandle:
-        """See :class:`Backend`."""
-        return self._failure_cbs.register(cb)
 
     def reserve(self, server_id: int, session: int) -> asyncio.Future[None]:
         """See :class:`Backend`."""
@@ -520,7 +516,7 @@ class GroupCommit(Backend):
             mlog.info("event store can be written again", extra={"path": str(self._store.path)})
         else:
             mlog.error("event store cannot be written", extra={"reason": failure})
-        self._failure_cbs.notify()
+        self.failure_cbs.notify()
 
     def _on_thread_ended(self) -> None:
         self._stopped.set_result(None)

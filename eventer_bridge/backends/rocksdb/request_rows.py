@@ -60,11 +60,10 @@ _decode_run: Final = msgspec.msgpack.Decoder(tuple[list[str], bytes]).decode
 class _Owner:
     """A client, and its current generation (``since`` when, and with how many keys).
 
-    Attributes:
-        suffixes: of the prefixes of its rows: in this generation, and in the one before, if any.
-        greatest, greatest_in_runs: the greatest key of both, and the greatest that is in a run.
-        last: the request of ``greatest``, if it came in this generation and since the store was
-            opened: the next request names it as the one before.
+    ``suffixes`` are of the prefixes of its rows: in this generation, and in the one before, if any;
+    ``greatest`` the greatest key of both, ``greatest_in_runs`` that is in a run. ``last`` is the
+    request of ``greatest``, if it came in this generation and since the store was opened: the next
+    request names it as the one before.
     """
 
     __slots__ = (

@@ -9,6 +9,7 @@ from eventer_bridge import limits
 from eventer_bridge.backends import rocksdb
 from eventer_bridge.backends.base import Backend
 from eventer_bridge.core import engine
+from eventer_bridge.core.base import Observer
 from eventer_bridge.core.engine import Engine
 from eventer_bridge.core.session import REMOTE_SOURCE
 from eventer_bridge.errors import InvalidEventError, LimitError, NotOperationalError
@@ -309,7 +310,7 @@ async def test_stopping_does_not_wait_for_ever_for_a_commit(
         assert core.pending_events == 0
 
 
-class BusyReplication:
+class BusyReplication(Observer):
     """Hands over a replicated session whenever one is durable, so that one always waits."""
 
     def __init__(self, core: Engine) -> None:
@@ -321,9 +322,6 @@ class BusyReplication:
     def on_session(self, session: Batch, persisted: bool) -> None:
         if persisted and session.source == REMOTE_SOURCE:
             self._replicate()
-
-    def on_status(self, status: Status) -> None:
-        pass
 
     def _replicate(self) -> None:
         self.n_sessions += 1

@@ -221,7 +221,9 @@ async def test_a_part_that_fails_takes_it_back(
         with halting:
             await put(backend, events_of(1, SMALL), QUOTA, SMALL)
             writable = asyncio.Event()
-            backend.register_failure_cb(lambda: writable.set() if backend.failure is None else None)
+            backend.failure_cbs.register(
+                lambda: writable.set() if backend.failure is None else None
+            )
             large = await slices.run(large_in_steps(backend))
             halting.go_on(n_parts - 1)
             await halting.wait_written(1 + n_parts)

@@ -6,8 +6,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack
 from typing import Any, Final
 
-from hat import util
-
 from eventer_bridge.backends.base import failed
 from eventer_bridge.backends.request_keys import KeyRetention
 from eventer_bridge.backends.rocksdb import RocksDbBackend
@@ -15,6 +13,7 @@ from eventer_bridge.backends.rocksdb.opening import Opened, ext_open_temporary
 from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.backends.visible_query import VisibleQuery
 from eventer_bridge.core import engine
+from eventer_bridge.core.base import Observer
 from eventer_bridge.core.engine import Engine
 from eventer_bridge.errors import StorageError
 from eventer_bridge.model import (
@@ -48,20 +47,14 @@ class SlowBackend(RocksDbBackend):
         self.in_steps: list[int] = []
         self.queries: list[tuple[object, ...]] = []
         self.on_register: Callable[[], None] = lambda: None
-        self.failure_cbs: list[Callable[[], None]] = []
 
     @classmethod
     async def create(cls) -> "SlowBackend":
         return cls(await asyncio.to_thread(ext_open_temporary))
 
-    def register_failure_cb(self, cb: Callable[[], None]) -> util.RegisterCallbackHandle:
-        self.failure_cbs.append(cb)
-        return util.RegisterCallbackHandle(lambda: self.failure_cbs.remove(cb))
-
     def fail(self, why: str | None) -> None:
         self.failure = why
-        for cb in self.failure_cbs:
-            cb()
+        self.failure_cbs.notify()
 
     def reserve(self, server_id: int, session: int) -> asyncio.Future[None]:
         if self.failure is None:
@@ -91,7 +84,7 @@ class SlowBackend(RocksDbBackend):
         return await super().answer(query, client, holding)
 
 
-class Recorder:
+class Recorder(Observer):
     """An observer that remembers what it was told."""
 
     def __init__(self, core: Engine) -> None:
