@@ -197,7 +197,7 @@ class EventCore(Resource, abc.ABC):
         Args:
             read: reads its types.
         """
-        return TypeTable(partial(find_type, read), limits.CACHE_BYTES)
+        return TypeTable(partial(find_type, read), limits.CACHE_BYTES, {}, {})
 
     async def check_ready(self) -> None:
         """Look whether it could serve now. Nothing is registered or queried for that.

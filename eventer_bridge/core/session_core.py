@@ -151,7 +151,7 @@ class SessionCore(EventCore):
 
     @override
     def type_table(self, read: ReadTypeCb) -> TypeTable:
-        return self._backend.type_table(read, self._types.known.__contains__)
+        return self._backend.type_table(read, self._types.known)
 
     @override
     def submit(self, batches: list[Batch]) -> None:

@@ -25,6 +25,7 @@ from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.latest import Row
 from eventer_bridge.backends.rocksdb.snapshot import Snapshot
+from eventer_bridge.memory import LastingDict
 from eventer_bridge.model import EventType
 from eventer_bridge.packed import Batch, BatchRows, Staged
 
@@ -100,7 +101,7 @@ def ext_read_order(
     Raises:
         StorageError: it cannot be read.
     """
-    last: dict[TypeId, Place] = {}
+    last: dict[TypeId, Place] = LastingDict()
     for type_id, row in latest:
         if type_id in ends:
             continue
