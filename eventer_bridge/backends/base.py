@@ -11,7 +11,7 @@ raises ``ClosedError`` (the backend is closed) or ``StorageError`` (it cannot be
 
 import abc
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import ExitStack
 from functools import partial
@@ -79,14 +79,11 @@ class QueryLoad(NamedTuple):
 ReadTypeCb: TypeAlias = Callable[[bytes], EventType | None]
 """Reads a type from its text on a wire; None: it is none."""
 
-CheckedCb: TypeAlias = Callable[[EventType], bool]
-"""Whether a type may be registered without being checked again."""
 
-
-def find_type(read: ReadTypeCb, key: bytes | EventType) -> tuple[EventType, bytes, bytes] | None:
-    """See ``packed.FindCb``; of types without an id."""
+def find_type(read: ReadTypeCb, key: bytes | EventType) -> tuple[EventType, bytes] | None:
+    """See ``packed.FindCb``."""
     event_type = read(key) if isinstance(key, bytes) else key
-    return None if event_type is None else (event_type, b"", encode_type(event_type))
+    return None if event_type is None else (event_type, encode_type(event_type))
 
 
 class Backend(Resource, abc.ABC):
@@ -202,12 +199,12 @@ class Backend(Resource, abc.ABC):
         """Put rows for readers, or delete them (None), in one commit; see :meth:`register`."""
         return failed(asyncio.get_running_loop().create_future(), StorageError("nothing is kept"))
 
-    def type_table(self, read: ReadTypeCb, is_checked: CheckedCb) -> TypeTable:
+    def type_table(self, read: ReadTypeCb, checked: Container[EventType]) -> TypeTable:
         """A table of types for batches that are registered here; ``read`` reads those of a wire.
 
-        ``is_checked``: whether a type may be registered without being checked again.
+        ``checked``: types that may be registered without being checked again.
         """
-        return TypeTable(partial(find_type, read), limits.CACHE_BYTES)
+        return TypeTable(partial(find_type, read), limits.CACHE_BYTES, {}, checked)
 
     @abc.abstractmethod
     def register(self, batches: list[Batch]) -> Steps[asyncio.Future[None]]:
@@ -344,8 +341,11 @@ NO_WAY_ON: Final = QueryResult((), True)
 
 
 def failed(future: asyncio.Future[None], error: EventerBridgeError) -> asyncio.Future[None]:
-    """Fail a future that nobody has to await."""
-    future.set_exception(error)
+    """Fail a future that nobody has to await.
+
+    It does not keep the traceback, with which it would refer to what refers to it: batches.
+    """
+    future.set_exception(error.with_traceback(None))
     future.exception()  # counts as looked at: no warning when it is dropped
     return future
 

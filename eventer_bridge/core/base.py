@@ -164,7 +164,7 @@ class EventCore(Resource, abc.ABC):
 
     def type_table(self, read: ReadTypeCb) -> TypeTable:
         """The types of the batches of a wire, which ``read`` reads."""
-        return TypeTable(partial(find_type, read), limits.CACHE_BYTES)
+        return TypeTable(partial(find_type, read), limits.CACHE_BYTES, {}, {})
 
     async def check_ready(self) -> None:
         """Look whether it could serve now; raises ``EventerBridgeError``, which says why not."""

@@ -149,7 +149,7 @@ class ReplicaCore(SessionCore):
                 mlog.exception("replicated session failed")
                 e = StorageError(f"it failed: {e!r}")
             self._end_pending(1, len(events), n_bytes)
-            resolve(committed, e.with_traceback(None))
+            resolve(committed, e)
             self._notify_drained()
         else:
             self._track([batch], commit)

@@ -27,11 +27,11 @@ REMOTE_SOURCE: Final = Source(SourceType.CONNECTION, 0)
 
 
 def resolve(committed: asyncio.Future[None], error: BaseException | None) -> None:
-    """Resolve the ``committed`` of batches: success, or an error."""
+    """Resolve the ``committed`` of batches: success, or an error, without its traceback."""
     if error is None:
         committed.set_result(None)
     else:
-        committed.set_exception(error)
+        committed.set_exception(error.with_traceback(None))
         committed.exception()  # marks it as retrieved: no caller has to await it
 
 

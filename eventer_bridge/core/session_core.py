@@ -151,7 +151,7 @@ class SessionCore(EventCore):
 
     @override
     def type_table(self, read: ReadTypeCb) -> TypeTable:
-        return self._backend.type_table(read, self._types.known.__contains__)
+        return self._backend.type_table(read, self._types.known)
 
     @override
     def submit(self, batches: list[Batch]) -> None:
@@ -185,7 +185,7 @@ class SessionCore(EventCore):
                 self._register_each(batches)
             except EventerBridgeError as e:
                 for batch in batches:
-                    batch.committed = failed(self._loop.create_future(), e.with_traceback(None))
+                    batch.committed = failed(self._loop.create_future(), e)
             else:
                 self._begin(batches, commit)
                 self._track(batches, commit)
@@ -209,7 +209,7 @@ class SessionCore(EventCore):
                 self._check_ready(batch.source)
                 self._register_one(batch)
             except EventerBridgeError as e:
-                batch.committed = failed(self._loop.create_future(), e.with_traceback(None))
+                batch.committed = failed(self._loop.create_future(), e)
 
     def _refuse_keys(self, batches: Sequence[Batch]) -> list[Batch]:
         """Refuse batches with a key; returns the others."""

@@ -350,7 +350,7 @@ class RelayCore(EventCore):
             try:
                 self._register(batch)
             except errors.EventerBridgeError as e:
-                failed(batch.committed, e.with_traceback(None))
+                failed(batch.committed, e)
 
     def _register(self, batch: Batch) -> None:
         if batch.key is not None:

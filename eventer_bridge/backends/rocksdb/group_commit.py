@@ -25,7 +25,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import NamedTuple
@@ -33,7 +33,7 @@ from typing import NamedTuple
 from hat import util
 
 from eventer_bridge import limits
-from eventer_bridge.backends.base import Backend, CheckedCb, HeldCb, ReadTypeCb, failed
+from eventer_bridge.backends.base import Backend, HeldCb, ReadTypeCb, failed, find_type
 from eventer_bridge.backends.passed_time import PassedTime
 from eventer_bridge.backends.request_keys import KeptRequest, KeyRetention
 from eventer_bridge.backends.retention import RetentionRule
@@ -61,7 +61,6 @@ from eventer_bridge.packed import (
     TypeTable,
     are_keyed,
     batch_parts,
-    encode_type,
     totals,
     unready,
 )
@@ -179,24 +178,11 @@ class GroupCommit(Backend):
         self._check_writable()
         return self._requests.find(owner, names)
 
-    def type_table(self, read: ReadTypeCb, is_checked: CheckedCb) -> TypeTable:
+    def type_table(self, read: ReadTypeCb, checked: Container[EventType]) -> TypeTable:
         """See :class:`Backend`."""
-        table = TypeTable(partial(self._find_type, read, is_checked), limits.CACHE_BYTES)
+        table = TypeTable(partial(find_type, read), limits.CACHE_BYTES, self._types.ids, checked)
         self._type_tables.append(table)
         return table
-
-    def _find_type(
-        self, read: ReadTypeCb, is_checked: CheckedCb, key: bytes | EventType
-    ) -> tuple[EventType, TypeId, bytes] | None:
-        """See ``packed.FindCb``."""
-        event_type = read(key) if isinstance(key, bytes) else key
-        if event_type is None:
-            return None
-        encoded = encode_type(event_type)
-        type_id = self._types.ids.get(event_type, b"")
-        if not type_id or not is_checked(event_type):
-            return event_type, b"", encoded
-        return self._types.names[type_id], type_id, encoded
 
     def register(self, batches: list[Batch]) -> Steps[asyncio.Future[None]]:
         """See :class:`Backend`. Types that were not checked before may fail it, too."""
@@ -500,7 +486,7 @@ class GroupCommit(Backend):
         _, self._types, self._latest, _ = opened
         self._queries.use(self._types, self._latest)
         for table in self._type_tables:
-            table.forget_ids()
+            table.use(self._types.ids)
         self._requests = RequestRows(self._store, self._key_retention, self._clock)
         self._deletions = Deletions(self._store)
         if self._decided is not None:

@@ -12,6 +12,7 @@ from typing import TypeAlias
 from eventer_bridge import limits
 from eventer_bridge.backends import limits as store_limits
 from eventer_bridge.backends.rocksdb.keys import TYPE_BYTES, TypeId
+from eventer_bridge.memory import LastingDict
 from eventer_bridge.slices import Steps
 
 Row: TypeAlias = tuple[bytes, bytes]
@@ -28,7 +29,7 @@ class LatestCache:
 
     def __init__(self, stored: bytes, rows: Iterable[tuple[TypeId, Row]] = ()) -> None:
         small = (i for i in rows if len(i[1][1]) <= limits.LATEST_CACHE_ROW_BYTES)
-        self._rows: dict[TypeId, Row] = dict(small)  # that written last comes last
+        self._rows: dict[TypeId, Row] = LastingDict(small)  # that written last comes last
         self._floor = stored
 
     def get(self, type_id: TypeId) -> Row | None:

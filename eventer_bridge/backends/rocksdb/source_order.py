@@ -26,6 +26,7 @@ from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.latest import Row
 from eventer_bridge.backends.rocksdb.snapshot import Snapshot
+from eventer_bridge.memory import LastingDict
 from eventer_bridge.model import EventType
 from eventer_bridge.packed import Batch, BatchRows, Staged
 
@@ -83,7 +84,7 @@ def ext_read_order(
     floor: bytes,
 ) -> SourceOrder:
     """Read the order of what is stored, from the latest row, if any, of each type to be known."""
-    last: dict[TypeId, Place] = {}
+    last: dict[TypeId, Place] = LastingDict()
     for type_id, row in latest:
         if type_id in ends:
             continue

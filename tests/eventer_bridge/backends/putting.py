@@ -1,7 +1,7 @@
 """Sessions that are put in a backend, or in its store, as events."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from functools import partial
 from typing import Final
 from weakref import WeakKeyDictionary
@@ -17,8 +17,14 @@ from eventer_bridge.model import Event, EventType
 from eventer_bridge.packed import Batch, TypeTable, stored_batch
 from eventer_bridge.slices import Steps, at_once
 
-TYPES: Final = TypeTable(partial(find_type, lambda text: None), limits.CACHE_BYTES)
+TYPES: Final = TypeTable(partial(find_type, lambda text: None), limits.CACHE_BYTES, {}, {})
 """Types of batches that do not belong to a backend."""
+
+
+class _Everything(Container[EventType]):
+    def __contains__(self, event_type: object) -> bool:
+        return True
+
 
 _tables: Final[WeakKeyDictionary[Backend, TypeTable]] = WeakKeyDictionary()
 
@@ -27,7 +33,7 @@ def batch(backend: Backend, events: Sequence[Event]) -> Batch:
     """A session with the types of a backend, all of which are checked."""
     table = _tables.get(backend)
     if table is None:
-        table = _tables[backend] = backend.type_table(lambda text: None, lambda event_type: True)
+        table = _tables[backend] = backend.type_table(lambda text: None, _Everything())
     return stored_batch(events, table)
 
 

@@ -79,7 +79,7 @@ def several_requests(data: bytes) -> None:
             requests.append(found)
             events.append(test_sbs.read(part) if is_sbs else decode_events(part))
         if is_forgetful and len(part) % 3 == 0:
-            types.table.forget_ids()
+            types.forget_ids()
     if not requests:
         return
     staging = Staging(types, dict.fromkeys(types.ids.values(), NOTHING), {}, bounds=BOUNDS)

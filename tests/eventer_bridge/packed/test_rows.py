@@ -212,7 +212,7 @@ def test_rows_are_those_that_python_makes(steps: list[tuple[str, Any, Any]]) -> 
         elif step == "write":
             both.write()
         else:
-            both.types.table.forget_ids()
+            both.types.forget_ids()
     both.write()
 
 
