@@ -209,9 +209,8 @@ class GroupCommit(Backend):
         else:
             n_events, _, _ = totals(batches)
             group = self._gather(n_events)
-        spent = types.spent(quota.owner) if new_types and quota is not None else None
         try:
-            for _ in self._stage(group.commit, batches, new_types):
+            for _ in self._stage(group.commit, batches, new_types, quota):
                 if group.future.done():  # a commit before it failed, and everything with it
                     return group.future
                 yield
@@ -220,18 +219,21 @@ class GroupCommit(Backend):
         except BaseException as e:
             self._abandon(group, e)
             raise
-        if spent is not None and quota is not None:
-            self._store.stage_spent(group.commit, quota.owner, spent)
         if first.is_stepwise:
             group.is_open = False
             self._commit_first()
         return group.future
 
     def _stage(
-        self, commit: Commit, batches: list[Batch], new_types: Sequence[tuple[TypeId, bytes]]
+        self,
+        commit: Commit,
+        batches: list[Batch],
+        new_types: Sequence[tuple[TypeId, bytes]],
+        quota: TypeQuota | None,
     ) -> Steps[None]:
-        """Add batches, their new types and keys to a commit."""
+        """Add batches, their keys, and new types with what these cost, to a commit."""
         first, ids = batches[0], self._types.ids
+        spent = self._types.spent(quota.owner) if quota is not None and new_types else 0
         if first.is_stepwise:
             # what is deleted meanwhile is before it
             timestamp = Timestamp(first.s, first.us)
@@ -253,6 +255,8 @@ class GroupCommit(Backend):
             self._store.stage(commit, batches, ids)
         if are_keyed(batches):
             self._requests.stage(commit.batch, batches)
+        if new_types and quota is not None:
+            self._store.stage_spent(commit, quota.owner, spent)
 
     def _note_new_types(self, new_types: Sequence[tuple[TypeId, bytes]]) -> None:
         if self._retention is not None:
