@@ -27,6 +27,7 @@ from eventer_bridge.errors import ConnectError, ControlError
 from eventer_bridge.model import Event, EventType, QueryLatestParams, QueryParams, RegisterEvent
 from eventer_bridge.net import connecting
 from eventer_bridge.net.connecting import keep_trying
+from eventer_bridge.resources import Resource
 from mariner import client
 from mariner.errors import ConnectionLostError, MarinerError
 from mariner.gateway import cursor_requests, status
@@ -82,20 +83,14 @@ class Kept:
         return list(reversed(self._events))
 
 
-class Tail(aio.Resource):
+class Tail(Resource):
     """Follows the newest events of patterns. Created by :meth:`Watcher.follow`."""
 
     def __init__(self, connection: client.Client) -> None:
         self.kept = Kept()
         self._connection = connection
-        self._async_group = aio.Group()
-        self._async_group.spawn(aio.call_on_cancel, connection.async_close)
-        self._async_group.spawn(self._run)
-
-    @property
-    def async_group(self) -> aio.Group:
-        """Group of the tail's tasks."""
-        return self._async_group
+        self.async_group.spawn(aio.call_on_cancel, connection.async_close)
+        self.async_group.spawn(self._run)
 
     @property
     def close_reason(self) -> str | None:
@@ -107,7 +102,7 @@ class Tail(aio.Resource):
             self.kept.put(events)
 
 
-class Watcher(aio.Resource):
+class Watcher(Resource):
     """See the module; raises ConfigurationError if token or certificate cannot be used."""
 
     def __init__(self, config: WatchedGateway) -> None:
@@ -122,15 +117,9 @@ class Watcher(aio.Resource):
         self._status_s = -math.inf
         self._status: GatewayStatus | None = None
         self._status_before: GatewayStatus | None = None
-        self._async_group = aio.Group()
-        self._async_group.spawn(self._stay_connected)
+        self.async_group.spawn(self._stay_connected)
         if config.metrics is not None:
-            self._async_group.spawn(self._keep_scraping, config.metrics)
-
-    @property
-    def async_group(self) -> aio.Group:
-        """Group of the watcher's tasks."""
-        return self._async_group
+            self.async_group.spawn(self._keep_scraping, config.metrics)
 
     async def query(self, params: QueryParams, limit: int) -> tuple[list[Event], bool]:
         """Some events, up to ``limits.MAX_QUERY_BYTES`` of payloads, and whether there are more.

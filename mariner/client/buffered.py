@@ -30,6 +30,7 @@ from eventer_bridge import limits as core_limits
 from eventer_bridge.errors import InvalidEventError
 from eventer_bridge.model import Event, RegisterEvent, Timestamp, check_registrable
 from eventer_bridge.net import limits as net_limits
+from eventer_bridge.resources import Resource
 from mariner import errors, limits
 from mariner.client import buffer_file
 from mariner.client.reconnecting import Connect, KeyMaker, ReconnectingClient
@@ -42,7 +43,7 @@ _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder(list[RegisterEvent]).decode
 
 
-class RegistrationBuffer(aio.Resource):
+class RegistrationBuffer(Resource):
     """The queue of a :class:`BufferedClient`; any number of processes may add to one.
 
     Made by :meth:`open`.
@@ -58,8 +59,7 @@ class RegistrationBuffer(aio.Resource):
         self._refused: list[tuple[int, str]] = []
         self._wanted = asyncio.Event()
         self._written = asyncio.Event()  # replaced after each change
-        self._async_group = aio.Group()
-        self._async_group.spawn(self._run)
+        self.async_group.spawn(self._run)
 
     @classmethod
     async def open(
@@ -83,7 +83,7 @@ class RegistrationBuffer(aio.Resource):
         """
         executor = ThreadPoolExecutor(1, "buffer")
 
-        def ext_open() -> buffer_file.BufferFile:
+        def open_file() -> buffer_file.BufferFile:
             file = buffer_file.BufferFile(directory, max_bytes, when_full)
             try:
                 if is_locked:
@@ -94,16 +94,11 @@ class RegistrationBuffer(aio.Resource):
             return file
 
         try:
-            file = await asyncio.get_running_loop().run_in_executor(executor, ext_open)
+            file = await asyncio.get_running_loop().run_in_executor(executor, open_file)
         except BaseException:
             executor.shutdown(wait=False)
             raise
         return cls(file, executor)
-
-    @property
-    def async_group(self) -> aio.Group:
-        """Group of the buffer's tasks."""
-        return self._async_group
 
     async def add(self, events: Sequence[RegisterEvent], request_key: str | None = None) -> None:
         """Add a registration; see :meth:`BufferedClient.register`."""
@@ -205,7 +200,7 @@ class RegistrationBuffer(aio.Resource):
         self._written = asyncio.Event()
 
 
-class BufferedClient(aio.Resource):
+class BufferedClient(Resource):
     """See the module. Made by :meth:`open`."""
 
     def __init__(self, buffer: RegistrationBuffer, client: ReconnectingClient) -> None:
@@ -216,10 +211,9 @@ class BufferedClient(aio.Resource):
         self._ended = asyncio.Event()
         self._last_reason: str | None = None
         self._close_reason: str | None = None
-        self._async_group = aio.Group()
-        self._async_group.spawn(self._run)
+        self.async_group.spawn(self._run)
         for resource in (buffer, client):
-            self._async_group.spawn(aio.call_on_done, resource.wait_closing(), self.close)
+            self.async_group.spawn(aio.call_on_done, resource.wait_closing(), self.close)
 
     @classmethod
     async def open(
@@ -245,11 +239,6 @@ class BufferedClient(aio.Resource):
             directory, max_bytes=max_bytes, when_full=when_full, is_locked=True
         )
         return cls(buffer, ReconnectingClient(servers, requires=["request_key"]))
-
-    @property
-    def async_group(self) -> aio.Group:
-        """Group of the client's tasks."""
-        return self._async_group
 
     @property
     def close_reason(self) -> str | None:

@@ -32,6 +32,7 @@ from eventer_bridge.net import connecting as connection_errors
 from eventer_bridge.net.connecting import open_connection
 from eventer_bridge.net.stream import Pause
 from eventer_bridge.payloads import same_as
+from eventer_bridge.resources import Resource
 from mariner import errors
 from mariner.client import connection, notifications
 from mariner.client.notifications import Notifications
@@ -116,7 +117,7 @@ async def connect(
     return client
 
 
-class Client(aio.Resource):
+class Client(Resource):
     """A connection to a Mariner server. Created by :func:`connect`.
 
     It closes on request, or when the connection is lost: see ``close_reason``. Requests in
@@ -151,15 +152,9 @@ class Client(aio.Resource):
         self._has_cursor = False
         self.cursor_lost: str | None = None
         self._up_to_date: asyncio.Future[None] = self._loop.create_future()
-        self._async_group = aio.Group()
-        self._requests = connection.Requests(self._connection, address, self._async_group)
+        self._requests = connection.Requests(self._connection, address, self.async_group)
         self._stalls = notifications.StallWatch(self._connection, self._requests.pending)
-        self._async_group.spawn(aio.call_on_cancel, self._stop)
-
-    @property
-    def async_group(self) -> aio.Group:
-        """Group of the client's tasks."""
-        return self._async_group
+        self.async_group.spawn(aio.call_on_cancel, self._stop)
 
     @property
     def close_reason(self) -> str | None:

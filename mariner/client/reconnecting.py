@@ -49,6 +49,7 @@ from eventer_bridge.core import paging
 from eventer_bridge.model import Event, QueryParams, QueryResult, RegisterEvent, Status
 from eventer_bridge.net import limits as net_limits
 from eventer_bridge.net.connecting import keep_trying
+from eventer_bridge.resources import Resource
 from mariner import errors, limits
 from mariner.client.client import Client
 from mariner.client.connection import CLOSED_BY_CLIENT
@@ -113,7 +114,7 @@ class Registration:
             self.outcome.set_result(outcome)
 
 
-class ReconnectingClient(aio.Resource):
+class ReconnectingClient(Resource):
     """See the module.
 
     Args:
@@ -148,14 +149,8 @@ class ReconnectingClient(aio.Resource):
         self._failures: list[errors.MarinerError] = []  # for which what was sent will be sent again
         self._n_ended = 0
         self._room = asyncio.Semaphore(limits.MAX_UNANSWERED)
-        self._async_group = aio.Group()
-        self._async_group.spawn(aio.call_on_done, self._async_group.spawn(self._run), self.close)
-        self._async_group.spawn(aio.call_on_cancel, self._fail_all)
-
-    @property
-    def async_group(self) -> aio.Group:
-        """Group of the client's tasks."""
-        return self._async_group
+        self.async_group.spawn(aio.call_on_done, self.async_group.spawn(self._run), self.close)
+        self.async_group.spawn(aio.call_on_cancel, self._fail_all)
 
     @property
     def address(self) -> str | None:
@@ -324,7 +319,7 @@ class ReconnectingClient(aio.Resource):
         self._window = 1
         self._changed.set()
         mlog.info("connected", extra={"server": client.address})
-        sending = self._async_group.create_subgroup()
+        sending = self.async_group.create_subgroup()
         sending.spawn(self._send_all, client)
         try:
             if len(self._servers) > 1:

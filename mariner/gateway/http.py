@@ -28,6 +28,7 @@ from eventer_bridge.core.base import EventCore
 from eventer_bridge.errors import EventerBridgeError
 from eventer_bridge.net import Acceptor, Admission, Slot
 from eventer_bridge.net.stats import CloseReason, ServerStats
+from eventer_bridge.resources import Resource, closed_on_error
 from mariner import limits
 
 mlog = logging.getLogger(__name__)
@@ -47,18 +48,15 @@ async def listen(
     Raises OSError if the address cannot be listened on.
     """
     server = HttpServer(core, registry)
-    try:
+    async with closed_on_error(server):
         await server._runner.setup()
         server._acceptor = await net.listen(
             host, port, server._create_connection, admission=admission, stats=stats
         )
-    except BaseException:
-        await aio.uncancellable(server.async_close())
-        raise
     return server
 
 
-class HttpServer(aio.Resource):
+class HttpServer(Resource):
     """See the module. Made by :func:`listen`."""
 
     def __init__(self, core: EventCore, registry: CollectorRegistry) -> None:
@@ -67,17 +65,11 @@ class HttpServer(aio.Resource):
         self._acceptor: Acceptor | None = None
         self._metrics: dict[str, tuple[bytes, float]] = {}  # by type, and how long they are new
         self._answered: set[_Connection] = set()  # with metrics, and not gone
-        self._async_group = aio.Group()
         app = web.Application(middlewares=[_one_request_without_body])
         for name in ("healthz", "readyz", "metrics"):
             app.router.add_get(f"/{name}", getattr(self, f"_on_{name}"))
         self._runner = web.AppRunner(app, handle_signals=False, shutdown_timeout=1)
         self.async_group.spawn(aio.call_on_cancel, self._stop)
-
-    @property
-    def async_group(self) -> aio.Group:
-        """Group of the server's tasks."""
-        return self._async_group
 
     @property
     def port(self) -> int:
@@ -140,11 +132,10 @@ class _Connection(web.RequestHandler):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self._slot.when_taken(self._abort)
-        self._slot.share.when_lost(lambda: self._abort_for(CloseReason.TOO_MUCH_BUFFERED))
+        self._slot.share.when_lost(lambda: self._abort(CloseReason.TOO_MUCH_BUFFERED))
         left_s = self._slot.accepted_at + limits.HTTP_TIMEOUT_S - time.monotonic()
-        self._timer = asyncio.get_running_loop().call_later(
-            left_s, self._abort_for, "request timeout"
-        )
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(left_s, self._abort, "request timeout")
 
     @override
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -173,12 +164,10 @@ class _Connection(web.RequestHandler):
         """Log errors of peers for debugging only: the answer says what is wrong."""
         mlog.debug("HTTP request failed", extra={"peer": self._slot.peer}, exc_info=True)
 
-    def _abort_for(self, reason: str) -> None:
-        extra = {"peer": self._slot.peer, "reason": reason}
-        mlog.warning("closing HTTP connection", extra=extra)
-        self._abort()
-
-    def _abort(self) -> None:
+    def _abort(self, reason: str | None = None) -> None:
+        if reason is not None:
+            extra = {"peer": self._slot.peer, "reason": reason}
+            mlog.warning("closing HTTP connection", extra=extra)
         if self.transport is not None:
             self.transport.abort()
 

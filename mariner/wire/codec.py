@@ -18,6 +18,8 @@ Sans I/O; any thread.
 """
 
 import contextlib
+import functools
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
 from typing import Any, Final, NoReturn, cast
@@ -37,8 +39,6 @@ from eventer_bridge.model import (
     QueryLatestParams,
     QueryParams,
     QueryResult,
-    QueryServerParams,
-    QueryTimeseriesParams,
     RegisterEvent,
     Status,
 )
@@ -73,7 +73,7 @@ from mariner.wire.messages import (
 
 _encode: Final[Callable[[Any], bytes]] = msgspec.json.Encoder().encode
 _decode_wire: Final[Callable[[bytes], wire.WireMessage]] = msgspec.json.Decoder(
-    wire.WireMessage
+    functools.reduce(operator.or_, (wire.FORMS.get(i, i) for i in wire.TYPES))
 ).decode
 _decode_query: Final = msgspec.json.Decoder(wire.WireQuery).decode
 _decode_types: Final = msgspec.json.Decoder(wire.Types).decode
@@ -89,11 +89,7 @@ _decode_any: Final = msgspec.json.Decoder(float_hook=lenient.number).decode
 _decode_head: Final = msgspec.json.Decoder(wire.Head).decode
 _decode_raw_events: Final = msgspec.json.Decoder(wire.RawEvents).decode
 
-_OTHERS: Final[frozenset[type[Any]]] = frozenset(
-    {wire.WireQueryReq, wire.WireInitRes, wire.WireRegisterRes}
-)
-"""Messages with another form on the wire."""
-
+_OTHERS: Final = frozenset(wire.FORMS.values())
 _REGISTRATIONS: Final[frozenset[type[Any]]] = frozenset({RegisterReq})
 
 _SHORTEST_REGISTER_REQ: Final = (
@@ -115,14 +111,7 @@ _TOO_DEEP: Final = "JSON is nested too deeply"
 
 
 def decode(message: bytes) -> Message:
-    """Decode a message.
-
-    Args:
-        message: without framing.
-
-    Raises:
-        ContractError: the message is refused; with JSON pointer and reason.
-    """
+    """Decode a message, without framing; raises ContractError if it is refused."""
     try:
         if not message.isascii():
             message.decode()  # raw parts are not checked by msgspec
@@ -135,15 +124,10 @@ def decode(message: bytes) -> Message:
 
 
 def read(message: bytes, types: TypeTable | None) -> Message | Batch:
-    """As :func:`decode`, but a registration is a batch, of these types.
-
-    Args:
-        message: without framing.
-        types: of the wire; None: a registration is decoded, too.
-    """
+    """As :func:`decode`, but a registration is a batch of these types, if there are any."""
     if types is None:
         return decode(message)
-    batch = read_json(message, types, _decode_read) if IS_COMPILED else None
+    batch = read_batch(message, types)
     return _with_batch(decode(message), types) if batch is None else batch
 
 
@@ -276,14 +260,9 @@ def _check_payloads(request: RegisterReq) -> None:
 
 
 def check_payloads(events: Sequence[RegisterEvent], first_index: int = 0) -> None:
-    """Refuse JSON payloads that exceed ``payloads.exceeded``.
+    """Refuse JSON payloads that exceed ``payloads.exceeded``, of events of a ``register_req``.
 
-    Args:
-        events: of a ``register_req``.
-        first_index: position of the first one in the message.
-
-    Raises:
-        ContractError: a payload does; without the request's identifier.
+    ``first_index`` is the first one's. Raises ContractError without the request's identifier.
     """
     for i, event in enumerate(events, first_index):
         payload = event.payload
@@ -384,17 +363,12 @@ def _refuse(value: Any, pointer: str, reason: str) -> NoReturn:
     msg_type = register_id = None
     if isinstance(value, dict):
         msg_type, register_id = value.get("msg_type"), value.get("register_id")
-    if (
-        msg_type != "register_req"
-        or type(register_id) is not int
-        or not INT64_MIN <= register_id <= INT64_MAX
-    ):
-        register_id = None
+    is_id = type(register_id) is int and INT64_MIN <= register_id <= INT64_MAX
     raise ContractError(
         reason,
         pointer=pointer,
         msg_type=msg_type if isinstance(msg_type, str) else None,
-        register_id=register_id,
+        register_id=register_id if is_id and msg_type == "register_req" else None,
     )
 
 
@@ -404,8 +378,7 @@ def _refuse(value: Any, pointer: str, reason: str) -> NoReturn:
 def encode(message: Message) -> bytes:
     """Encode a message, without framing. STARTING and STOPPING become STANDBY.
 
-    Raises:
-        UnicodeEncodeError: a text has no UTF-8 form (a lone surrogate).
+    Raises UnicodeEncodeError if a text has no UTF-8 form (a lone surrogate).
     """
     match message:
         case InitRes():
@@ -441,10 +414,7 @@ def encode_events_message(events: Sequence[bytes]) -> bytes:
 
 def encode_register_success(register_id: int, events: bytes) -> bytes:
     """A ``register_res`` of :func:`encode_events`."""
-    return b'{"msg_type":"register_res","register_id":%d,"success":true,"events":[%b]}' % (
-        register_id,
-        events,
-    )
+    return b"".join(register_success_parts(register_id, (events,)))
 
 
 class _RegisterSuccess(msgspec.Struct, gc=False, tag_field="msg_type", tag="register_res"):
@@ -520,41 +490,23 @@ def encode_query_result(query_id: int, result: QueryResult) -> Steps[list[bytes]
 # --- between wire and messages ------------------------------------------------------------
 
 
-_PARAMS: Final[dict[type[Any], Callable[..., QueryParams]]] = {
-    wire.LatestProperties: QueryLatestParams,
-    wire.TimeseriesProperties: QueryTimeseriesParams,
-    wire.ServerProperties: QueryServerParams,
-}
-
-
 def _query_params(query: wire.WireQuery) -> QueryParams:
-    params = _PARAMS[type(query)](*msgspec.structs.astuple(query))
+    params = wire.QUERIES[type(query)](*msgspec.structs.astuple(query))
     if not isinstance(params, QueryLatestParams) and (params.max_results or 0) < 0:
         raise msgspec.ValidationError("max_results is negative")
     return params
 
 
-_QUERY_TYPES: Final[dict[type[QueryParams], str]] = {
-    QueryLatestParams: "latest",
-    QueryTimeseriesParams: "timeseries",
-    QueryServerParams: "server",
-}
+_QUERY_TYPES: Final = {params: wire.name_of(i) for i, params in wire.QUERIES.items()}
 
 
 def _wire_query(message: QueryReq) -> dict[str, Any]:
     params = message.params
-    properties = {i: getattr(params, i) for i in params.__struct_fields__}
-    return {
-        "msg_type": "query_req",
-        "query_id": message.query_id,
-        "query_type": _QUERY_TYPES[type(params)],
-        # unset properties are omitted: other servers do not know all of them
-        **{
-            key: i
-            for key, i in properties.items()
-            if key == "persisted" or not (i is None or i is False)
-        },
-    }
+    head = {"msg_type": "query_req", "query_id": message.query_id}
+    properties = msgspec.structs.asdict(params).items()
+    # unset properties are omitted: other servers do not know all of them
+    given = {key: i for key, i in properties if key == "persisted" or not (i is None or i is False)}
+    return {**head, "query_type": _QUERY_TYPES[type(params)], **given}
 
 
 def _required(value: msgspec.Raw | msgspec.UnsetType) -> msgspec.Raw:

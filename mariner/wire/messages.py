@@ -5,8 +5,8 @@ encodes and decodes them, ``protocol`` defines which role may send which of them
 register events and query parameters are those of ``eventer_bridge.model``.
 """
 
-from collections.abc import Sequence
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Final, Literal, TypeAlias, get_args
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
@@ -22,7 +22,10 @@ from eventer_bridge.model import (
     Order,
     OrderBy,
     Payload,
+    QueryLatestParams,
     QueryParams,
+    QueryServerParams,
+    QueryTimeseriesParams,
     RegisterEvent,
     Status,
     Timestamp,
@@ -283,9 +286,13 @@ Message: TypeAlias = (
 )
 
 
-def name_of(message_type: type[Any]) -> str:
-    """``msg_type`` of a message class."""
-    return str(message_type.__struct_config__.tag)
+TYPES: Final[tuple[type[Any], ...]] = get_args(Message)
+"""All message types."""
+
+
+def name_of(struct: type[Any]) -> str:
+    """``msg_type`` of a message class, or ``query_type`` of a query's properties."""
+    return str(struct.__struct_config__.tag)
 
 
 # --- messages with another form on the wire (002, "JSON Schema definitions") --------------
@@ -326,22 +333,14 @@ class WireQueryReq(Tagged, frozen=True, tag="query_req", forbid_unknown_fields=F
     query_type: str
 
 
-WireMessage: TypeAlias = (
-    InitReq
-    | WireInitRes
-    | StatusMsg
-    | EventsMsg
-    | RegisterReq
-    | WireRegisterRes
-    | WireQueryReq
-    | QueryRes
-    | PingReq
-    | PingRes
-    | EventsAck
-    | UpToDate
-    | Gap
-    | CursorLost
-)
+WireMessage: TypeAlias = Message | WireInitRes | WireRegisterRes | WireQueryReq
+"""A message as it is decoded first: :data:`FORMS` never have their plain form."""
+
+FORMS: Final[Mapping[type[Any], type[Any]]] = {
+    InitRes: WireInitRes,
+    RegisterRes: WireRegisterRes,
+    QueryReq: WireQueryReq,
+}
 
 
 class Head(msgspec.Struct, gc=False):
@@ -368,10 +367,7 @@ ABSENT: Final[Any] = None
 
 
 class QueryProperties(msgspec.Struct, gc=False, tag_field="query_type", kw_only=True):
-    """Properties of a ``query_req`` that depend on its ``query_type``.
-
-    They are those of the model, in the same order.
-    """
+    """Properties of a ``query_req`` by its ``query_type``: the model's, in the same order."""
 
 
 class LatestProperties(QueryProperties, tag="latest", kw_only=True):
@@ -408,3 +404,10 @@ class ServerProperties(QueryProperties, tag="server", kw_only=True):
 
 
 WireQuery: TypeAlias = LatestProperties | TimeseriesProperties | ServerProperties
+
+QUERIES: Final[Mapping[type[Any], Callable[..., QueryParams]]] = {
+    LatestProperties: QueryLatestParams,
+    TimeseriesProperties: QueryTimeseriesParams,
+    ServerProperties: QueryServerParams,
+}
+"""Parameters by their properties on the wire."""
