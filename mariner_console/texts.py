@@ -25,8 +25,6 @@ from mariner_console import limits
 UNKNOWN: Final = "\N{EN DASH}"
 """In place of a value."""
 
-_BINARY_SHOWN_BYTES: Final = 32
-
 
 def shown(text: str, max_characters: int = limits.MAX_EXCERPT_CHARACTERS) -> str:
     """A line of text: what cannot be printed is escaped, what is too long is cut."""
@@ -43,7 +41,7 @@ def of_payload(payload: Payload | None) -> str:
     if payload is None:
         return ""
     if isinstance(payload, BinaryPayload):
-        start_hex = payload.data[:_BINARY_SHOWN_BYTES].hex(" ")
+        start_hex = payload.data[: limits.BINARY_SHOWN_BYTES].hex(" ")
         return shown(f"{len(payload.data)} bytes of {payload.data_type!r}: {start_hex}")
     # a character has up to 4 bytes, an escape 12
     start = bytes(memoryview(payload.data)[: 12 * limits.MAX_EXCERPT_CHARACTERS])

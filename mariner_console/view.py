@@ -181,14 +181,10 @@ class Point(NamedTuple):
 
 
 class GatewayView:
-    """What is known of a gateway.
+    """What is known of a gateway; a ``status`` is the last known one, None while not connected.
 
-    Attributes:
-        status: the last known one; None: not connected.
-        failure: why it is not connected; None: it is, or it was not tried yet.
-        ping_s: the last round trip; None: unknown.
-        scrape_failure: why there are no metrics; None: there are, or they were not read yet.
-        history: rates and latencies, the oldest first.
+    ``failure`` and ``scrape_failure``: why there is no connection, or no metrics; None: there are,
+    or it was not tried yet. ``history``: rates and latencies, the oldest first.
     """
 
     def __init__(self, name: str) -> None:

@@ -124,9 +124,7 @@ class Watcher(Resource):
     async def query(self, params: QueryParams, limit: int) -> tuple[list[Event], bool]:
         """Some events, up to ``limits.MAX_QUERY_BYTES`` of payloads, and whether there are more.
 
-        Raises:
-            MarinerError: there is no connection, or as ``Client.query_all``.
-            TimeoutError: it takes too long.
+        Raises MarinerError without a connection, or as ``Client.query_all``; TimeoutError.
         """
         found: list[Event] = []
         size_bytes = 0
@@ -188,11 +186,9 @@ class Watcher(Resource):
         return answer
 
     async def register(self, event: RegisterEvent) -> Event:
-        """Register an event.
+        """Register an event; raises MarinerError without a connection, or as ``Client.register``.
 
-        Raises:
-            MarinerError: there is no connection, or as ``Client.register``.
-            TimeoutError: there is no answer: it may be registered all the same.
+        Raises TimeoutError if there is no answer: it may be registered all the same.
         """
         async with asyncio.timeout(limits.TIMEOUT_S):
             [registered] = await self._connected().register([event])

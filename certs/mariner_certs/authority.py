@@ -37,15 +37,7 @@ class Pair(NamedTuple):
 
 
 def make_ca(name: str, days: int = CA_DAYS) -> Pair:
-    """Make a CA that signs leaf certificates only.
-
-    Args:
-        name: its common name.
-        days: how long it is valid.
-
-    Raises:
-        InvalidNameError: the name cannot be a common name.
-    """
+    """Make a CA that signs leaf certificates only; raises as :func:`name_of`."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = name_of(name)
     builder = _builder(subject, subject, key, _end(days))
@@ -57,16 +49,10 @@ def make_ca(name: str, days: int = CA_DAYS) -> Pair:
 
 
 def make_server(ca: Pair, hosts: Sequence[str], days: int = LEAF_DAYS) -> Pair:
-    """Make a server certificate.
+    """Make a server certificate, valid as long as the CA at most.
 
-    Args:
-        ca: who signs it.
-        hosts: DNS names and IP addresses that clients connect to, at least one; the first
-            is its common name.
-        days: how long it is valid, at most as long as the CA.
-
-    Raises:
-        InvalidNameError: a host is neither a DNS name nor an IP address.
+    ``hosts`` are DNS names and IP addresses that clients connect to; the first is its common name.
+    Raises InvalidNameError if one is neither.
     """
     names = x509.SubjectAlternativeName([general_name(host) for host in hosts])
     # the common name only tells people which server it is: peers look at the names
@@ -75,25 +61,15 @@ def make_server(ca: Pair, hosts: Sequence[str], days: int = LEAF_DAYS) -> Pair:
 
 
 def make_client(ca: Pair, name: str, days: int = LEAF_DAYS) -> Pair:
-    """Make a client certificate.
+    """Make a client certificate, valid as long as the CA at most; raises as :func:`name_of`.
 
-    Args:
-        ca: who signs it.
-        name: its common name, usually the client's name in the configuration.
-        days: how long it is valid, at most as long as the CA.
-
-    Raises:
-        InvalidNameError: the name cannot be a common name.
+    The common name is usually the client's name in the configuration.
     """
     return _make_leaf(ca, name, ExtendedKeyUsageOID.CLIENT_AUTH, days, None)
 
 
 def name_of(common_name: str) -> x509.Name:
-    """Subject with nothing but a common name.
-
-    Raises:
-        InvalidNameError: it is empty or too long.
-    """
+    """Subject with nothing but a common name; raises InvalidNameError if it cannot be one."""
     if not 1 <= len(common_name) <= MAX_NAME_LENGTH:
         raise InvalidNameError(f"expected a name of 1 to {MAX_NAME_LENGTH} characters")
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
@@ -102,8 +78,7 @@ def name_of(common_name: str) -> x509.Name:
 def general_name(host: str) -> x509.GeneralName:
     """What a server certificate says of a host, as an address if it is one.
 
-    Raises:
-        InvalidNameError: it is neither a DNS name nor an IP address.
+    Raises InvalidNameError if it is neither a DNS name nor an IP address.
     """
     try:
         return x509.IPAddress(ipaddress.ip_address(host))

@@ -22,13 +22,9 @@ RENEW_BEFORE: Final = timedelta(days=7)
 def ensure(folder: Path) -> list[str]:
     """Make what is missing, and renew what expires within a week.
 
-    Returns:
-        Names of what was made: of ``ca``, ``server`` and ``client``. A new CA makes the
-        others new as well.
-
-    Raises:
-        CertificateError: a file cannot be read or written, or should be replaced but was
-            not made here.
+    A new CA makes the others new as well. Returns names of what was made: of ``ca``, ``server`` and
+    ``client``. Raises CertificateError if a file cannot be read or written, or should be replaced
+    but was not made here.
     """
     made: list[str] = []
     if not _is_current(folder, "ca", authority.name_of(CA_NAME)):
@@ -47,14 +43,9 @@ def _is_current(
 ) -> bool:
     """Whether a certificate and its key are there and stay.
 
-    Args:
-        folder: where they are.
-        name: name of both files.
-        issuer: what the certificates made here have as issuer.
-        ca: the one that must have signed it, if it was made here; None: itself.
-
-    Raises:
-        CertificateError: they should not stay, but were not made here.
+    ``issuer`` is that of the certificates made here, ``ca`` the one that must have signed it, if it
+    was made here; None: itself. Raises CertificateError if they should not stay, but were not made
+    here.
     """
     path, key_path = files.certificate_path(folder, name), files.key_path(folder, name)
     if not path.exists():

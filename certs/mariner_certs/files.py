@@ -38,16 +38,10 @@ def key_path(folder: Path, name: str) -> Path:
 
 
 def save(folder: Path, name: str, pair: Pair, *, force: bool = False) -> None:
-    """Write a certificate and its key.
+    """Write a certificate and its key into a folder, which is made if it is not there.
 
-    Args:
-        folder: made if it is not there.
-        name: name of both files, without ending.
-        pair: what is written.
-        force: replace files that are there.
-
-    Raises:
-        CertificateError: a file is there already, or cannot be written.
+    Raises CertificateError if a file cannot be written, or is there already, unless ``force``
+    replaces it.
     """
     files = (
         (key_path(folder, name), _key_pem(pair.key), KEY_MODE),
@@ -65,11 +59,7 @@ def save(folder: Path, name: str, pair: Pair, *, force: bool = False) -> None:
 
 
 def load(folder: Path, name: str) -> Pair:
-    """Read a certificate and its key.
-
-    Raises:
-        CertificateError: a file is missing or not what it should be.
-    """
+    """Read a certificate and its key; raises CertificateError if a file is missing or wrong."""
     path = key_path(folder, name)
     certificate = load_certificate(certificate_path(folder, name))
     try:
@@ -84,11 +74,7 @@ def load(folder: Path, name: str) -> Pair:
 
 
 def load_ca(folder: Path) -> Pair:
-    """Read the CA of a folder, to sign with it.
-
-    Raises:
-        CertificateError: a file is missing, not what it should be, or the CA has expired.
-    """
+    """Read the CA of a folder, to sign with it; raises as :func:`load`, or if it has expired."""
     pair = load(folder, "ca")
     path = certificate_path(folder, "ca")
     if not inspection.is_ca(pair.certificate):
@@ -99,20 +85,12 @@ def load_ca(folder: Path) -> Pair:
 
 
 def load_certificate(path: Path) -> x509.Certificate:
-    """Read a certificate, the first one if the file holds a chain.
-
-    Raises:
-        CertificateError: the file is missing or holds none.
-    """
+    """Read a certificate, the first one of a chain; as :func:`load_certificates`."""
     return load_certificates(path)[0]
 
 
 def load_certificates(path: Path) -> list[x509.Certificate]:
-    """Read all certificates of a file, at least one.
-
-    Raises:
-        CertificateError: the file is missing or holds none.
-    """
+    """Read all certificates of a file; raises CertificateError if there is none."""
     try:
         return x509.load_pem_x509_certificates(_read(path))
     except ValueError:

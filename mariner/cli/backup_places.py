@@ -39,11 +39,11 @@ _FILE: Final = re.compile(r"[A-Za-z0-9_.-]+")
 _NAME: Final = re.compile(r"\d{8}T\d{6}Z")
 _TIME: Final = "%Y%m%dT%H%M%SZ"
 _MANIFEST: Final = ".json"
-_CHUNK_BYTES: Final = 4 << 20
 _SAID: Final = re.compile(r"<Code>(.*?)</Code>\s*<Message>(.*?)</Message>")
-_RETRIES: Final[Any] = {"max_retries": 5, "retry_timeout": timedelta(seconds=30)}
-_LEFT_OVER: Final = timedelta(days=1)
-"""Age from which on what an interrupted backup left behind is removed."""
+_RETRIES: Final[Any] = {
+    "max_retries": limits.BACKUP_RETRIES,
+    "retry_timeout": timedelta(seconds=limits.BACKUP_RETRY_S),
+}
 
 
 # --- manifests ------------------------------------------------------------------------------
@@ -52,9 +52,7 @@ _LEFT_OVER: Final = timedelta(days=1)
 class StoreState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The state of a store.
 
-    Attributes:
-        histories: those that it continues, oldest first, and its own.
-        sequence: rows that were written until then.
+    ``histories``: those that it continues, oldest first, and its own; ``sequence``: rows written.
     """
 
     histories: tuple[str, ...]
@@ -170,11 +168,9 @@ def find(text: str) -> "Place":
 
 
 class KeptBackups(NamedTuple):
-    """Backups of a place.
+    """Backups of a place, by name: states of those that have an order.
 
-    Attributes:
-        positions: of those that have an order, by name.
-        problems: why others have none, by name: neither restored nor removed by default.
+    ``problems`` are why others have none: these are neither restored nor removed by default.
     """
 
     positions: dict[str, StoreState]
@@ -260,7 +256,7 @@ class Place(abc.ABC):
         if made not in kept.positions:
             raise StorageError(f"{kept.problems.get(made, made)}: nothing is removed")
         removed = surplus(kept.positions, made, n_kept)
-        oldest = (datetime.now(UTC) - _LEFT_OVER).strftime(_TIME)
+        oldest = (datetime.now(UTC) - timedelta(limits.LEFT_OVER_DAYS)).strftime(_TIME)
         unfinished = [i for i, is_whole in self.left_over().items() if i < oldest and not is_whole]
         for name in (*removed, *unfinished):
             self.remove(name)
@@ -367,10 +363,7 @@ class DirectoryPlace(Place):
 
 
 class ObjectPlace(Place):
-    """A folder of an object store: ``s3://``, ``gs://``, ``az://``.
-
-    Credentials and endpoint are those of the environment (``AWS_…``, for example).
-    """
+    """A folder of an object store, with credentials and endpoint of the environment (``AWS_…``)."""
 
     def __init__(self, url: str) -> None:
         try:
@@ -460,7 +453,7 @@ class ObjectPlace(Place):
     def _load(self, path: str, target: Path, expected: BackupFile) -> None:
         digest, size = hashlib.sha256(), 0
         with target.open("xb") as out:
-            for chunk in self._store.get(path).stream(_CHUNK_BYTES):
+            for chunk in self._store.get(path).stream(limits.BACKUP_CHUNK_BYTES):
                 digest.update(chunk)
                 size += len(chunk)
                 if size > expected.size:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
-import msgspec
 from rich.console import Group, RenderableType
 from rich.filesize import decimal
 from rich.live import Live
@@ -19,19 +18,14 @@ from rich.table import Table
 from rich.text import Text
 
 from eventer_bridge import limits as core_limits
+from mariner import limits
 from mariner.cli import output
 from mariner.cli.run import errors, printable
 from mariner.cli.target import find_gateway, gateway_option
 from mariner.cli.values import plural
 from mariner.gateway import status as gateway
 
-_NOTEWORTHY_SHARE: Final = 0.5
-"""Use of a bound from which on it is shown, or that was met before."""
-
-_MAX_DAYS: Final = 30
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
-_FIRST_S: Final = 1.0
-"""Seconds between the two answers that the first rates come from."""
 
 
 @click.command()
@@ -63,13 +57,13 @@ def status(path: Path, is_json: bool, watch: bool, interval_s: float) -> None:
     with errors(), _screen(is_live=watch and not is_json and sys.stdout.isatty()) as show:
         socket, to = find_gateway(path)
         before = gateway.ask(socket, to)
-        wait_s = _FIRST_S
+        wait_s = limits.FIRST_RATES_S
         while True:
             time.sleep(wait_s)
             after = gateway.ask(socket, to)
             rated = gateway.with_rates(before, after)
             if is_json:
-                output.write_text(msgspec.json.encode(rated).decode())
+                output.write_json(rated)
             else:
                 show(rated)
             if not watch:
@@ -128,7 +122,7 @@ def _summary(status: gateway.GatewayStatus) -> Table:
         table.add_row("modules", Text(printable(", ".join(status.modules))))
     for key, days in sorted(status.days_left.items(), key=lambda i: i[1]):
         text = f"{key}: {days:.1f} days left"
-        table.add_row("certificate", Text(text, "red" if days < _MAX_DAYS else ""))
+        table.add_row("certificate", Text(text, "red" if days < limits.MIN_DAYS_LEFT else ""))
     return table
 
 
@@ -194,14 +188,11 @@ def _quota(client: gateway.ClientStatus) -> Text:
     elif client.held_s:
         text.append(f"was held for {duration(client.held_s)}")
     for name, use in client.quota.items():
-        if _is_noteworthy(use):
+        share = limits.NOTEWORTHY_SHARE
+        if use.hits > 0 or (use.used is not None and use.used > share * use.limit):
             used = "" if use.used is None else f"{use.used:,.0f}/"
             text.append(f"{', ' if text else ''}{name} {used}{use.limit:,}")
     return text
-
-
-def _is_noteworthy(use: gateway.QuotaUse) -> bool:
-    return use.hits > 0 or (use.used is not None and use.used > _NOTEWORTHY_SHARE * use.limit)
 
 
 def _slowest(slowest: list[gateway.ConnectionStatus]) -> Table:

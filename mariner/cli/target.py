@@ -131,10 +131,7 @@ def store_option(*names: str) -> Callable[[F], F]:
 
 
 class TargetClient(Protocol):
-    """A connection to a server; ``mariner.client.Client`` is one.
-
-    Errors are subclasses of ``MarinerError``, as there.
-    """
+    """A connection to a server; ``mariner.client.Client`` is one. Errors are MarinerErrors."""
 
     @property
     def address(self) -> str:
@@ -190,11 +187,7 @@ class Target(abc.ABC):
         persisted: bool = False,
         timeout_s: float = 10,
     ) -> TargetClient:
-        """Connect; see ``mariner.client.connect`` for arguments and errors.
-
-        Raises:
-            ConfigurationError: CA, certificate or key cannot be used.
-        """
+        """Connect; arguments and errors as of ``mariner.client.connect``, and TLS."""
 
     def ssl_context(self) -> ssl.SSLContext | None:
         """Context for TLS from the options; None: plain TCP. Raises ConfigurationError."""
@@ -247,9 +240,8 @@ def is_from_environment(option: str) -> bool:
 def choose_token(token: str | None, file: Path | None) -> str | None:
     """The token of ``--token`` or ``--token-file``; the command line goes before the environment.
 
-    Raises:
-        click.UsageError: both are on the command line, or both in the environment.
-        CommandError: there is no token in the file or the environment (``tokens.without_end``).
+    Raises click.UsageError if both are on the command line, or both in the environment;
+    CommandError if there is no token in the file or the environment (``tokens.without_end``).
     """
     is_of_environment = token is not None and is_from_environment("token")
     if token is not None and file is not None:
@@ -273,9 +265,8 @@ def choose_token(token: str | None, file: Path | None) -> str | None:
 def find_gateway(conf: Path, advice: str = "") -> tuple[Path, Addressee]:
     """The socket of the gateway that a file configures, and what a request to it says it means.
 
-    Raises:
-        ConfigurationError: the file cannot be read.
-        CommandError: it has neither a store nor ``control``; the text ends with ``advice``.
+    Raises ConfigurationError if the file cannot be read; CommandError (whose text ends with
+    ``advice``) if it has neither a store nor ``control``.
     """
     from mariner.gateway import config_file  # noqa: PLC0415  # slow to import
 

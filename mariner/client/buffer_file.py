@@ -94,8 +94,7 @@ class BufferStatus(msgspec.Struct, frozen=True):
 class BufferFile:
     """See the module; arguments are those of ``RegistrationBuffer.open``.
 
-    Raises:
-        BufferUnusableError: it is damaged, of another version, or cannot be read or written.
+    Raises BufferUnusableError if it is damaged, of another version, or unreadable.
     """
 
     def __init__(self, directory: Path, max_bytes: int, when_full: WhenFull) -> None:
@@ -141,8 +140,7 @@ class BufferFile:
     def apply(self, change: BufferChange) -> list[BufferFullError | None]:
         """Write a change, all of it or nothing; returns why each added registration is not there.
 
-        Raises:
-            BufferUnusableError: nothing is written, or (if a sync failed) nobody knows.
+        Raises BufferUnusableError: nothing is written, or (if a sync failed) nobody knows.
         """
         with self._transaction():
             for row_id in change.forwarded:

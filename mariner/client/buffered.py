@@ -44,10 +44,7 @@ _decode: Final = msgspec.json.Decoder(list[RegisterEvent]).decode
 
 
 class RegistrationBuffer(Resource):
-    """The queue of a :class:`BufferedClient`; any number of processes may add to one.
-
-    Made by :meth:`open`.
-    """
+    """The queue of a :class:`BufferedClient`, made by :meth:`open`; any process may add to one."""
 
     def __init__(self, file: buffer_file.BufferFile, executor: ThreadPoolExecutor) -> None:
         self._file = file
@@ -70,16 +67,9 @@ class RegistrationBuffer(Resource):
         when_full: buffer_file.WhenFull = buffer_file.WhenFull.REFUSE,
         is_locked: bool = False,
     ) -> Self:
-        """Open a buffer.
+        """Open a buffer, as :meth:`BufferedClient.open`; ``is_locked``: to forward it, alone.
 
-        Args:
-            directory: where it is; made if there is none.
-            max_bytes: of the registrations in it; its files take somewhat more.
-            when_full: what becomes of a registration that has no room.
-            is_locked: to forward it; only one process can.
-
-        Raises:
-            BufferUnusableError: it is damaged, locked, or cannot be written.
+        Raises BufferUnusableError if it is damaged, locked, or cannot be written.
         """
         executor = ThreadPoolExecutor(1, "buffer")
 
@@ -232,8 +222,7 @@ class BufferedClient(Resource):
             max_bytes: of the registrations in the buffer; its files take somewhat more.
             when_full: what becomes of a registration that has no room.
 
-        Raises:
-            BufferUnusableError: it is damaged, forwarded by another process, or cannot be written.
+        Raises BufferUnusableError if it is damaged, forwarded by another process, or not writable.
         """
         buffer = await RegistrationBuffer.open(
             directory, max_bytes=max_bytes, when_full=when_full, is_locked=True
@@ -248,15 +237,11 @@ class BufferedClient(Resource):
     async def register(
         self, events: Sequence[RegisterEvent], request_key: str | None = None
     ) -> None:
-        """Queue a registration; returns when it is on the disk.
+        """Queue a registration, all events or none; returns when it is on the disk.
 
-        An event without a source timestamp gets the present time as one.
-
-        Args:
-            events: events; all of them are registered, or none.
-            request_key: as of ``Client.register``; None: a new one. An application that repeats
-                its own work after a crash gives the same key, the same events and their source
-                timestamps again, and they are stored once.
+        An event without a source timestamp gets the present time as one. A ``request_key`` is as of
+        ``Client.register``; None: a new one. An application that repeats its own work after a crash
+        gives the same key, events and source timestamps again, and they are stored once.
 
         Raises:
             BufferFullError: there is no room; nothing is queued.
@@ -274,8 +259,7 @@ class BufferedClient(Resource):
     async def drain(self) -> None:
         """Wait until nothing waits any more: all is stored, or was refused for good.
 
-        Raises:
-            BufferUnusableError, ClosedError: it ended before.
+        Raises BufferUnusableError or ClosedError if it ended before.
         """
         while (await self.status()).waiting:
             await self._buffer.wait_written(limits.BUFFER_POLL_S)

@@ -1,14 +1,10 @@
-"""The client: requests, notifications, status, keep-alive.
+"""The client: requests, notifications, status, keep-alive. Runs on the event loop's thread.
 
-Any number of requests may be in progress (``connection.Requests``). Nothing grows without bound: a
-request waits while the transport's write buffer is above its high-water mark, and the client stops
-reading from the socket while the queue of notifications is full.
-
-Responses come through the same socket, so they wait, too. A user that awaits a request without
-consuming notifications would wait for ever; instead, the connection is closed with that reason
-after a while (``notifications.StallWatch``). Consume :meth:`Client.events` in a task of its own.
-
-Everything runs on the event loop's thread.
+Nothing grows without bound: a request waits while the transport's write buffer is above its
+high-water mark, and the client stops reading while the queue of notifications is full. Responses
+come through the same socket: if a request waits behind notifications that nobody consumes, the
+connection is closed with that reason (``notifications.StallWatch``). Consume :meth:`Client.events`
+in a task of its own.
 """
 
 import asyncio
@@ -65,7 +61,7 @@ async def connect(
     ping_delay_s: float | None = 20,
     ping_timeout_s: float = 10,
 ) -> "Client":
-    """Connect to a Mariner server and initialise (002, "init_req").
+    """Connect to a Mariner server and initialise (002, "init_req"). The client does not reconnect.
 
     Args:
         host: name or address of the server.
@@ -87,9 +83,6 @@ async def connect(
         connect_timeout_s: for everything up to the answer to ``init_req``.
         ping_delay_s: silence before a ping; None: never ping.
         ping_timeout_s: silence after a ping before the connection counts as lost.
-
-    Returns:
-        A connected client. It does not reconnect: when it closes, ``connect`` again.
 
     Raises:
         ConnectError: no connection, TLS refused, no answer in time; the text says why.
@@ -174,19 +167,16 @@ class Client(Resource):
         *,
         after_key: str | None = None,
     ) -> Sequence[model.Event]:
-        """Register events, in one session.
+        """Register events in one session, all or none; returns them as registered, in their order.
 
         Args:
-            events: events; all of them are registered, or none.
+            events: what is registered.
             request_key: of 1 to 64 characters, for this client name alone: whatever becomes of the
                 answer, registering the same events again with the same key stores them once, and
                 returns the same events. JSON payloads are compared as they are written: in
                 another order of keys, for example, they are other events.
             after_key: with a ``request_key``: that of a registration which must be stored first.
                 So many may be under way, and none is stored unless those before it are.
-
-        Returns:
-            The registered events, in the same order.
 
         Raises:
             UnsupportedError: the server does not keep request keys.
@@ -246,9 +236,8 @@ class Client(Resource):
     async def query(self, params: model.QueryParams) -> model.QueryResult:
         """Query events: one request, one answer, which may be partial (``more_follows``).
 
-        Args:
-            params: the query. Only our servers know the conditions ``ids``, ``payload`` and
-                ``unique_type`` of a timeseries.
+        The conditions ``ids``, ``payload`` and ``unique_type`` of a timeseries are known by our
+        servers only.
 
         Raises:
             ConnectionLostError: the connection was lost.
@@ -267,17 +256,11 @@ class Client(Resource):
     async def query_all(
         self, params: model.QueryParams, *, limit: int | None = None
     ) -> AsyncIterator[model.Event]:
-        """Query all events, page by page, each requested on demand.
+        """Query all events, or up to a limit, page by page, each requested on demand.
 
-        Args:
-            params: the query; its ``max_results`` is the size of a page, None leaves that to
-                the server.
-            limit: maximum number of events; None: all.
-
-        Raises:
-            ConnectionLostError, LocalProtocolError: as :meth:`query`.
-            RemoteProtocolError: as :meth:`query`, or the server does not return the remaining
-                events (``eventer_bridge.core.paging``).
+        ``max_results`` of the query is the size of a page; None leaves that to the server. Raises
+        as :meth:`query`, and RemoteProtocolError if the server does not return the remaining events
+        (``eventer_bridge.core.paging``).
         """
         async with aclosing(paging.query_all(self.query, params, limit)) as events:
             async for event in events:
@@ -295,12 +278,9 @@ class Client(Resource):
     async def replay(self, *, until_up_to_date: bool = False) -> AsyncIterator[ReplayBatch]:
         """What the client missed, then what is new: each event once, in the order of its server.
 
-        It is for clients that were connected with ``start`` or ``cursor``.
-        The iteration ends when the client is closed and everything is consumed; see
-        :meth:`events` for what happens if it is not.
-
-        Args:
-            until_up_to_date: end behind what was persisted before the connection, once.
+        It is for clients that were connected with ``start`` or ``cursor``, and ends when the client
+        is closed and everything is consumed (see :meth:`events` for what happens if it is not), or
+        with ``until_up_to_date`` behind what was persisted before the connection, once.
 
         Raises:
             ConnectionLostError: the connection was lost before that end.
@@ -320,9 +300,9 @@ class Client(Resource):
             await self.wait_up_to_date()
 
     async def wait_up_to_date(self) -> None:
-        """Wait until everything that was persisted before the connection has been received.
+        """Wait until all that was persisted before the connection has come, consumed or not.
 
-        It may not be consumed yet. Raises ConnectionLostError if the client closes before.
+        Raises ConnectionLostError if the client closes before.
         """
         await asyncio.wait([self._up_to_date])
         self._up_to_date.result()
@@ -512,7 +492,7 @@ def _check_request(params: model.QueryParams) -> None:
 def _checked_event_types(
     name: str, event_types: Iterable[Sequence[str]]
 ) -> tuple[model.EventType, ...]:
-    """Event types as tuples; a text is refused: a sequence of characters, but not of segments.
+    """Event types as tuples; a text is a sequence of characters, but not of segments.
 
     Raises LocalProtocolError with a text that begins with ``name``.
     """

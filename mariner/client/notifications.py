@@ -23,10 +23,8 @@ T = TypeVar("T")
 class Notifications(Generic[T]):
     """Async iterator of batches; safe to cancel, ends after :meth:`end` when it is empty.
 
-    Several tasks may iterate; each batch goes to one of them.
-
-    Args:
-        on_room: called when a batch is taken and the queue is at most half full.
+    Several tasks may iterate; each batch goes to one of them. ``on_room`` is called when a batch is
+    taken and the queue is at most half full.
     """
 
     def __init__(self, on_room: Callable[[], None]) -> None:

@@ -35,10 +35,8 @@ ReplayItem: TypeAlias = EventsMsg | Gap | UpToDate
 class ReplayBatch:
     """Some events, in the order of each server.
 
-    Attributes:
-        is_redelivered: whether they were parked, and are to be tried again.
-        is_live: whether everything that was persisted before the connection came before them.
-        acknowledge: see :data:`AcknowledgeCb`.
+    ``is_redelivered``: they were parked, and are to be tried again; ``is_live``: everything that
+    was persisted before the connection came before them.
     """
 
     def __init__(self, message: EventsMsg, acknowledge: AcknowledgeCb, *, is_live: bool) -> None:
@@ -62,11 +60,8 @@ class ReplayBatch:
         """Have the cursor go on behind these events, and so behind all that came before.
 
         It is sent, and written by the server a little later: after a crash of the server, some come
-        again.
-
-        Args:
-            parked: events of the batch that cannot be dealt with now, each with the reason; people
-                are to look at them.
+        again. ``parked`` are events of the batch that cannot be dealt with now, each with the
+        reason; people are to look at them.
 
         Raises:
             LocalProtocolError: there is no cursor.

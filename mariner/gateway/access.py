@@ -12,7 +12,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import msgspec
 from msgspec.structs import replace
 
 from eventer_bridge import chatter, tls
@@ -34,11 +33,9 @@ from mariner.gateway.config import EventerServerConfig, GatewayConfig
 class Access(NamedTuple):
     """Made by :func:`create`; all by their keys in the configuration, except ``schemas``.
 
-    Attributes:
-        authenticators, contexts: of the listeners; TLS of those that have it.
-        connects: connect to the remote servers.
-        expiries: when certificates and revocation lists expire.
-        contents: what tells whether a file or token has changed.
+    ``authenticators`` and ``contexts`` (TLS) are the listeners', ``connects`` connect to remote
+    servers. ``expiries`` are of certificates and revocation lists; ``contents`` tell whether a file
+    or token has changed.
     """
 
     schemas: PayloadSchemas
@@ -137,11 +134,8 @@ def _connect_to(key: str, remote: configs.RemoteConfig, client_name: str) -> Con
 
 def contents_of(config: GatewayConfig) -> dict[str, object]:
     """What tells whether a file or token has changed, by its key. Any thread; blocks."""
-    found: dict[str, object] = {}
-    places = {**configs.listeners(config), **configs.remotes(config)}
-    for key, place in places.items():
-        files = {} if place.tls is None else msgspec.structs.asdict(place.tls)
-        found |= {f"{key}.tls.{i}": _digest(file) for i, file in files.items() if file is not None}
+    files = configs.tls_files(config)
+    found: dict[str, object] = {key: _digest(file) for key, file in files.items()}
     for key, listener in configs.listeners(config).items():
         of_all, clients, of_each = None, config.clients, "clients"
         if isinstance(listener, EventerServerConfig):

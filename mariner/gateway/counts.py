@@ -55,9 +55,7 @@ Node: TypeAlias = dict[str, Any]
 class Wire(NamedTuple):
     """A kind of connections, the value of the label ``wire``.
 
-    Attributes:
-        connections: returns the open ones.
-        has_clients: whether its peers are clients, who register and are notified.
+    ``connections`` returns the open ones. ``has_clients``: its peers register and are notified.
     """
 
     stats: ServerStats

@@ -102,18 +102,14 @@ class Prepared(NamedTuple):
 
 
 class Gateway(Resource):
-    """See the module. Made by :func:`create`.
-
-    It closes by itself if one of its parts closes (for example, a store that fails):
-    :attr:`failed` says which.
+    """See the module. Made by :func:`create`. It closes by itself if one of its parts closes.
 
     Attributes:
         config, access: in use.
-        core: registers events.
         backend: the store; None: there is none, in relay mode.
         mariner, eventer_server, rsb, http: what listens; None: it is not configured.
         is_reloaded: whether the last reload succeeded, for metrics.
-        failed: the part that closed by itself, and so closed the gateway; None: no part did.
+        failed: the part that closed by itself (a store that fails); None: no part did.
         waits_for: the part that closing waits for now; may be read on any thread.
     """
 

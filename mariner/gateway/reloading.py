@@ -31,8 +31,7 @@ audit = logging.getLogger("audit")
 class Reloader:
     """See the module. Belongs to the event loop's thread.
 
-    Attributes:
-        wanted: what was last read from the file, whether it could be used or not.
+    ``wanted`` is what was last read from the file, whether it could be used or not.
     """
 
     def __init__(self, path: Path, gateway: Gateway) -> None:

@@ -18,12 +18,9 @@ from mariner import limits
 
 
 class QuotaUse(msgspec.Struct, frozen=True):
-    """A bound of a client's quota.
+    """A bound of a client's quota, and how often it was met (``hits``).
 
-    Attributes:
-        used: of rates, the rate, once it is known.
-        spent: of rates, all that was used since it was set.
-        hits: how often it was met.
+    Of rates, ``used`` is the rate, once it is known, and ``spent`` all since it was set.
     """
 
     limit: int
@@ -35,14 +32,9 @@ class QuotaUse(msgspec.Struct, frozen=True):
 class ClientStatus(msgspec.Struct, frozen=True):
     """A configured client, with all its connections; those that share a token are one.
 
-    Attributes:
-        subscriptions: query types of its connections.
-        events_notified: counted on each connection.
-        unread_bytes: that wait for its slowest connection.
-        behind_s: since when that is too slow; 0: it is not.
-        is_held, held_s: whether it is held back to its quota, and for how long it was.
-        quota: its bounds, by name.
-        registered_per_s, notified_per_s: rates, once they are known.
+    ``subscriptions`` are query types of its connections, ``events_notified`` counted on each.
+    ``unread_bytes`` wait for its slowest connection, which is ``behind_s`` (0: it is not too slow).
+    ``is_held``, ``held_s``: whether it is held back to its quota, and for how long it was.
     """
 
     wire: str
@@ -84,12 +76,9 @@ class WireStatus(msgspec.Struct, frozen=True):
 
 
 class StoreStatus(msgspec.Struct, frozen=True):
-    """The store of a gateway; see ``StoreStats``.
+    """The store of a gateway; see ``StoreStats``. ``path``: its directory, if it has one.
 
-    Attributes:
-        path: its directory, if it has one.
-        oldest: timestamp of its oldest event; None: there is none, or finding it took too long.
-        pending_events: that wait for their commit.
+    ``oldest``: timestamp of its oldest event; None: there is none, or finding it took too long.
     """
 
     backend: str
@@ -108,12 +97,7 @@ class StoreStatus(msgspec.Struct, frozen=True):
 
 
 class CursorStatus(msgspec.Struct, frozen=True):
-    """A cursor of a client; its lag is that of the metrics, measured every 10 s.
-
-    Attributes:
-        lag_events: events behind it, at most ``limits.MAX_LAG_EVENTS``.
-        lag_s: age of the oldest of them.
-    """
+    """A cursor of a client (``CursorInfo``); its lag is measured every 10 s."""
 
     client: str
     name: str
@@ -187,31 +171,24 @@ def with_rates(before: GatewayStatus, after: GatewayStatus) -> GatewayStatus:
     clients = {(i.wire, i.name): i for i in before.clients}
     return replace(
         after,
-        wires={
-            name: _rates(before.wires[name], wire, seconds) if name in before.wires else wire
-            for name, wire in after.wires.items()
-        },
-        clients=[
-            _client_rates(clients[i.wire, i.name], i, seconds) if (i.wire, i.name) in clients else i
-            for i in after.clients
-        ],
+        wires={name: _rated(before.wires.get(name), i, seconds) for name, i in after.wires.items()},
+        clients=[_rated(clients.get((i.wire, i.name)), i, seconds) for i in after.clients],
     )
 
 
-def _rates(before: Any, after: Any, seconds: float) -> Any:
-    return replace(
+def _rated(before: Any, after: Any, seconds: float) -> Any:
+    if before is None:
+        return after
+    rated = replace(
         after,
         registered_per_s=(after.events_registered - before.events_registered) / seconds,
         notified_per_s=(after.events_notified - before.events_notified) / seconds,
     )
-
-
-def _client_rates(before: ClientStatus, after: ClientStatus, seconds: float) -> ClientStatus:
-    quota = {
-        name: _quota_rate(before.quota.get(name), use, seconds) for name, use in after.quota.items()
-    }
-    rated: ClientStatus = _rates(before, after, seconds)
-    return replace(rated, quota=quota)
+    if not isinstance(after, ClientStatus):
+        return rated
+    old = before.quota
+    uses = {i: _quota_rate(old.get(i), use, seconds) for i, use in after.quota.items()}
+    return replace(rated, quota=uses)
 
 
 def _quota_rate(before: QuotaUse | None, after: QuotaUse, seconds: float) -> QuotaUse:

@@ -39,23 +39,16 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def block_signals() -> None:
-    """Leave the signals to a :class:`Stopper`.
-
-    Call it on the main thread before starting any other: they inherit it.
-    """
+    """Leave the signals to a :class:`Stopper`: on the main thread, before starting any other."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
 
 
 class Stopper:
     """See the module. Block signals first (:func:`block_signals`).
 
-    Args:
-        on_stop: requests an orderly stop. Called once, not on the loop's thread.
-        waits_for: returns the part that an orderly stop is waiting for, for the log.
-        on_hangup: requests a reload, at each SIGHUP. Called as ``on_stop``.
-
-    Attributes:
-        failure: why the process stops; None: a signal from outside requested it.
+    ``on_stop`` requests an orderly stop, once, and ``on_hangup`` a reload, at each SIGHUP; both are
+    not called on the loop's thread. ``waits_for`` returns the part that the stop is waiting for.
+    ``failure``: why the process stops; None: a signal from outside requested it.
     """
 
     def __init__(
@@ -82,9 +75,6 @@ class Stopper:
                 self._on_hangup()
             self._on_stop()
         time.sleep(limits.MAX_STOP_S)  # normally the process ends first, and this thread with it
-        self._give_up()
-
-    def _give_up(self) -> None:
         try:
             _log_hang(self._waits_for())
             logs.close()

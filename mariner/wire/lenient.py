@@ -19,6 +19,7 @@ import msgspec
 from msgspec import inspect
 
 from eventer_bridge.model import INT64_MAX, RegisterEvent
+from mariner import limits
 from mariner.wire import messages
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -36,8 +37,6 @@ _AS_IT_IS: Final = True
 
 _NUMBER: Final = re.compile(r"(-?)([0-9]+)(?:\.([0-9]+))?(?:[eE]\+?(-?)0*([0-9]*))?")
 _MAX_DIGITS: Final = len(str(INT64_MAX))
-_MAX_EXPONENT_DIGITS: Final = 9
-"""No message has as many digits as a longer exponent moves the point."""
 _LONG_EXPONENT: Final = re.compile(r"(?<=[eE])-[0-9]{5,}")
 _SMALL: Final = 10.0**sys.float_info.dig
 _LARGE: Final = 10.0**_MAX_DIGITS
@@ -110,7 +109,7 @@ def integer(text: str) -> int | None:
     significant = digits.rstrip("0")
     if not significant:
         return 0
-    if len(exponent) > _MAX_EXPONENT_DIGITS:
+    if len(exponent) > limits.MAX_EXPONENT_DIGITS:
         return None
     n_zeros = int(f"{exponent_sign}{exponent or 0}") - len(fraction)
     n_zeros += len(digits) - len(significant)

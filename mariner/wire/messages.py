@@ -70,12 +70,7 @@ Histories: TypeAlias = Annotated[
 
 
 class ConnectionAttempt(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
-    """A connection of a process, among its others.
-
-    Attributes:
-        reader: name of the process, which no other one has.
-        number: later connections have greater ones.
-    """
+    """A connection of a process, whose name no other has; later ones have greater numbers."""
 
     reader: Annotated[str, msgspec.Meta(min_length=1, max_length=limits.MAX_READER_NAME_CHARACTERS)]
     number: Int64
@@ -111,11 +106,9 @@ class InitReq(Tagged, frozen=True, tag="init_req", omit_defaults=True):
 class InitRes(Tagged, frozen=True, tag="init_res"):
     """Server → client: ``status`` on success, else ``error``.
 
-    Attributes:
-        extensions: what the server can do beyond 002.
-        histories: of the servers whose events it has, if the client wants to know.
-        cursor_resets: how often the client's cursor was reset: what was acknowledged before the
-            last time counts no more.
+    ``extensions`` are what the server can do beyond 002, ``histories`` those of the servers whose
+    events it has, if the client wants to know. ``cursor_resets``: how often the client's cursor was
+    reset: what was acknowledged before the last time counts no more.
     """
 
     success: bool
@@ -135,8 +128,7 @@ class StatusMsg(Tagged, frozen=True, tag="status"):
 class EventsMsg(Tagged, frozen=True, tag="events", omit_defaults=True):
     """Server → client: new events of one session, or of several that were persisted before.
 
-    Attributes:
-        redelivered: they were parked, and are to be tried again.
+    ``redelivered``: they were parked, and are to be tried again.
     """
 
     events: Sequence[Event]
@@ -146,10 +138,7 @@ class EventsMsg(Tagged, frozen=True, tag="events", omit_defaults=True):
 class RegisterReq(Tagged, frozen=True, tag="register_req", omit_defaults=True):
     """Client → server: register these events in one session.
 
-    Attributes:
-        request_key: what the client calls this request, so that it can be repeated; None: it
-            cannot.
-        after_key: with a ``request_key``: that of the request that must be stored first.
+    With a ``request_key`` it can be repeated, and the request ``after_key`` must be stored first.
     """
 
     register_id: Int64
@@ -158,11 +147,7 @@ class RegisterReq(Tagged, frozen=True, tag="register_req", omit_defaults=True):
     after_key: RequestKey | None = None
 
     def __post_init__(self) -> None:
-        """Check a rule of the contract.
-
-        Raises:
-            ValueError: an ``after_key`` without a ``request_key``; decoding makes it a refusal.
-        """
+        """Check a rule of the contract: raises ValueError, which decoding makes a refusal."""
         if self.after_key is not None and self.request_key is None:
             raise ValueError(f"after_key: {NEEDS_REQUEST_KEY}")
 
@@ -170,10 +155,9 @@ class RegisterReq(Tagged, frozen=True, tag="register_req", omit_defaults=True):
 class RegisterRes(Tagged, frozen=True, tag="register_res"):
     """Server → client: the events in the order of the request, or the reason for a failure.
 
-    Attributes:
-        outcome: of a failure: :data:`UNKNOWN` if the events may be stored nevertheless,
-            :data:`UNAVAILABLE` if they are not, for a reason that may pass; None: they are not.
-        repeated: the events were stored before, with the same ``request_key``.
+    ``outcome``, of a failure: :data:`UNKNOWN` if the events may be stored nevertheless,
+    :data:`UNAVAILABLE` if they are not, for a reason that may pass; None: they are not.
+    ``repeated``: the events were stored before, with the same ``request_key``.
     """
 
     register_id: Int64
@@ -221,10 +205,8 @@ class Parked(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
 class EventsAck(Tagged, frozen=True, tag="events_ack", omit_defaults=True):
     """Client → server: acknowledges events.
 
-    Attributes:
-        ids: of each server, the last event that is dealt with.
-        parked: events that are left to people.
-        done: redelivered events that are dealt with.
+    ``ids`` are the last events that are dealt with, of each server, ``parked`` those that are left
+    to people, ``done`` redelivered ones that are dealt with.
     """
 
     ids: StartIds = ()
@@ -237,11 +219,9 @@ class UpToDate(Tagged, frozen=True, tag="up_to_date"):
 
 
 class OtherHistory(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
-    """The events seen by a client differ from those of the server.
+    """The client saw other events than the server has, behind the session ``last`` (0: all).
 
-    Attributes:
-        last: the last session that both have in common; 0: there is none.
-        reason: more about it, with both histories.
+    ``reason`` has more about it, with both histories.
     """
 
     last: Int64
@@ -251,10 +231,7 @@ class OtherHistory(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=
 class Gap(Tagged, frozen=True, tag="gap", omit_defaults=True):
     """Server → client: the next events do not continue those seen by the client.
 
-    Attributes:
-        server_id: the server of the events.
-        oldest: the next existing one.
-        other_history: the reason; None: retention deleted events that it did not see.
+    ``oldest`` is the next one. ``other_history``: why; None: retention deleted what it did not see.
     """
 
     server_id: Int64

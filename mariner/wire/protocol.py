@@ -198,7 +198,6 @@ class MarinerProtocol:
 
         Servers get a :class:`LargeMessage` if it is large; none: more bytes are needed. The caller
         removes those that it takes, from the beginning; the others come again before what follows.
-
         Raises RemoteProtocolError if the peer broke the protocol; the state is CLOSED then.
         """
         messages = self._messages

@@ -146,10 +146,7 @@ def read_events(
     """Events of a lake, with the columns of ``schema.LAKE_SCHEMA``, or rows of another table.
 
     Files that have no selected events, by their time and types, are not opened. ``version`` is that
-    of the table, or the moment of one; None: the latest.
-
-    Raises:
-        LakeError: there is no lake, it cannot be read, or there is no such version.
+    of the table, or the moment of one; None: the latest. Raises LakeError without that.
     """
     lake = Lake(path)
     found = lake.open(table, version)
@@ -173,13 +170,9 @@ def read_events(
 
 
 class TableFile(NamedTuple):
-    """A file of a table, with bounds from the log.
+    """A file of a table, by its path below it, with bounds from the log.
 
-    Attributes:
-        path: below the table.
-        time: from the first to the last timestamp, perhaps rounded to milliseconds.
-        first_type: least type path, or one before.
-        last_type: largest type path, or one after it.
+    Times may be rounded to milliseconds; types are within ``first_type`` and ``last_type``.
     """
 
     path: str

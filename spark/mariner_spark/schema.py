@@ -47,8 +47,7 @@ LAKE_SCHEMA: Final = StructType([*SCHEMA.fields, StructField("value", DoubleType
 def check(schema: StructType) -> None:
     """Refuse a schema that does not consist of columns of :data:`SCHEMA`, in any order.
 
-    Raises:
-        SchemaError: it has an unknown column, another type for a known one, or no columns.
+    Raises SchemaError for an unknown column, another type of a known one, or no columns.
     """
     if not schema.fields:
         raise SchemaError("schema: no columns")

@@ -79,15 +79,10 @@ def get_session(
 ) -> SparkSession:
     """Get a session with the data source ``mariner``; call ``stop()`` on a local one when done.
 
-    Args:
-        master: master of a local session.
-        is_short: start quickly and compile little, for reports and tests. False is for work of
-            minutes and more, which Java's full compiler makes faster.
-        configuration: properties of a local session, which override the defaults.
-
-    Raises:
-        JavaError: there is no Java for a local session.
-        SparkHomeError: ``SPARK_HOME`` names no Spark, or one of another version.
+    ``master`` is that of a local session; ``configuration`` overrides its defaults. ``is_short``:
+    start quickly and compile little, for reports and tests; False is for work of minutes and more,
+    which Java's full compiler makes faster. Raises JavaError if there is no Java for a local
+    session, SparkHomeError if ``SPARK_HOME`` names no Spark, or one of another version.
     """
     active = SparkSession.getActiveSession()
     if active is not None:
@@ -234,10 +229,9 @@ def spark_home() -> Path:
 
 
 def make_spark_home() -> Path:
-    """Create a ``SPARK_HOME`` without Spark's own copy of pyspark.
+    """Create a ``SPARK_HOME`` without Spark's own copy of pyspark, a zip file without bytecode.
 
-    Its workers then import the installed package, which has bytecode, and not the zip file, which
-    has none: that saves each of them about a second.
+    Its workers import the installed package, which saves each of them about a second.
     """
     package = Path(pyspark.__file__).parent
     home = cache_folder() / f"spark-{pyspark.__version__}-{_digest(str(package))}"

@@ -22,8 +22,6 @@ mlog = logging.getLogger(__name__)
 _VERDICT: Final = "_is_admitted"
 """Attribute of a record, which may pass several handlers: whether it is admitted."""
 
-_WAKE_S: Final = 0.5
-
 _Item: TypeAlias = tuple[logging.Handler, logging.LogRecord]
 
 
@@ -94,7 +92,7 @@ class Pipeline:
     def _run(self) -> None:
         while True:
             try:
-                item = self._queue.get(timeout=_WAKE_S)
+                item = self._queue.get(timeout=limits.LOG_WAKE_S)
             except queue.Empty:
                 item = None
             if item is not None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mariner.cli.run import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, CommandError
 from mariner.errors import MarinerError
+from mariner_spark.limits import CANCEL_PERIOD_S
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,17 +32,12 @@ _STORE_OPTION: Final = re.compile(r"^path(?=: )")
 """Option of a store in errors of the data source; on the command line it is ``--store``."""
 
 _SECRETS: Final = re.compile(r"(?<=://)[^/@\s]*:[^/@\s]*@")
-_CANCEL_PERIOD_S: Final = 0.2
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextlib.contextmanager
 def spark_errors() -> Iterator[None]:
-    """Convert errors of Spark to an exit code and a line.
-
-    Raises:
-        CommandError: the command failed, or the extra is not installed.
-    """
+    """Convert errors of Spark to an exit code and a line: raises CommandError."""
     try:
         import numpy as np  # noqa: F401, PLC0415  # see the module
         import pyarrow as pa  # noqa: F401, PLC0415
@@ -90,15 +86,11 @@ def spark_errors() -> Iterator[None]:
 
 @contextlib.contextmanager
 def spark_session() -> Iterator[tuple["SparkSession", Callable[[], None]]]:
-    """The session of a command; a new one is quiet, and stopped at the end.
+    """The session of a command; a new one is quiet, and stopped at the end. Raises JavaError.
 
-    SIGINT and SIGTERM cancel the jobs of Spark, and then end the command, because interrupting
-    Spark itself leaves it in a bad state. A second signal ends the command at once. Also yields a
-    check to call between two steps: it raises KeyboardInterrupt after a signal.
-
-    Raises:
-        KeyboardInterrupt: a signal came.
-        JavaError: there is no Java.
+    SIGINT and SIGTERM cancel the jobs of Spark, and then end the command by KeyboardInterrupt,
+    because interrupting Spark itself leaves it in a bad state. A second signal ends the command at
+    once. Also yields a check to call between two steps: it raises KeyboardInterrupt after a signal.
     """
     from pyspark import SparkContext  # noqa: PLC0415  # others need not import it
     from pyspark.sql import SparkSession  # noqa: PLC0415
@@ -112,7 +104,7 @@ def spark_session() -> Iterator[tuple["SparkSession", Callable[[], None]]]:
         spark = mariner_spark.get_session()
 
     def cancel() -> None:
-        while not ended.wait(_CANCEL_PERIOD_S):
+        while not ended.wait(CANCEL_PERIOD_S):
             with contextlib.suppress(Exception):  # Java may have got the signal as well
                 spark.interruptAll()
 

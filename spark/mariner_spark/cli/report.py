@@ -20,7 +20,7 @@ from eventer_bridge.model import EventType, Timestamp
 from mariner.cli import output
 from mariner.cli.run import EXIT_FAILED, CommandError
 from mariner.cli.target import choose_token, server_options
-from mariner.cli.values import LAST_TIME, PATTERN, TIME, format_timestamp
+from mariner.cli.values import LAST_TIME, PATTERN, TIME
 from mariner_spark.cli import spark_errors, spark_session, without_secrets
 
 NAMES: Final = (
@@ -134,8 +134,8 @@ def report(  # noqa: PLR0917  # click gives all of them by name
             folder=out,
             names=() if _ALL in names else tuple(dict.fromkeys(names)),
             types=types or None,
-            first=None if first is None else format_timestamp(first),
-            last=None if last is None else format_timestamp(last),
+            first=None if first is None else first.to_iso(),
+            last=None if last is None else last.to_iso(),
             value_path=value_path,
             depth=depth,
         )

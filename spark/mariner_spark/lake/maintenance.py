@@ -49,15 +49,9 @@ def compact(
     at once both succeed, so that rows are there twice, and its z-order compares only the first
     bytes of texts, so that types with a common beginning stay mixed.
 
-    Args:
-        path: the lake.
-        grace_hours: how long files are kept that belong to no table (any more): longer than the
-            longest query and the longest batch of an ingestion.
-        is_by_type: sort the rows of each day by type and time, rather than by time: every file of
-            ``events`` and ``values`` is written anew.
-
-    Raises:
-        LakeError: there is no lake, or it cannot be read or written.
+    Files that belong to no table (any more) are kept for ``grace_hours``: longer than the longest
+    query and batch of an ingestion. ``is_by_type`` sorts the rows of each day by type and time,
+    rather than by time: every file of ``events`` and ``values`` is written anew. Raises LakeError.
     """
     lake = Lake(path)
     lake.open()
@@ -240,10 +234,9 @@ def _with_later(lake: Lake, rows: pa.Table, path: str) -> pa.Table:
 
 
 class TableInfo(msgspec.Struct, frozen=True):
-    """A table; ``bytes`` is the size of its files.
+    """A table; ``bytes`` is the size of its files, ``unused_files`` would be deleted by a vacuum.
 
-    ``behind`` are commits of rows to ``events`` that it lacks, ``unused_files`` those that a vacuum
-    would delete.
+    ``behind`` are commits of rows to ``events`` that it lacks.
     """
 
     version: int
@@ -258,15 +251,10 @@ class TableInfo(msgspec.Struct, frozen=True):
 class LakeInfo(msgspec.Struct, frozen=True):
     """Summary of a lake; printed by ``mariner lake info --json``.
 
-    Attributes:
-        tables: by name.
-        first: timestamp of the first event, microseconds since 1970; None: there is none. After a
-            compaction the log has it in milliseconds.
-        last: timestamp of the last event.
-        value_path: path of the column ``value``.
-        positions: server to its last event.
-        lag_s: server to the age of that event in seconds, by the clock of this machine; of a server
-            that registers nothing, it grows, although the lake lacks nothing.
+    ``first`` and ``last``: timestamps of events, microseconds since 1970, None without events;
+    after a compaction the log has them in milliseconds. ``positions``: the last event of each
+    server; ``lag_s``: its age by the clock of this machine, which grows if the server registers
+    nothing.
     """
 
     tables: dict[str, TableInfo]

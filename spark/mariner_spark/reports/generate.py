@@ -56,17 +56,13 @@ REPORTS: Final[Mapping[str, views.Report]] = {
 
 
 class ReportJob(NamedTuple):
-    """Reports to generate, and the events that they are about.
+    """Reports to generate (no names: all), and the events that they are about.
 
-    Attributes:
-        source: arguments of ``reader.read`` for a store, a gateway or a lake.
-        title: name of the source on the page; contains no secret.
-        folder: folder of the files; it is created, and existing files are replaced.
-        names: names in :data:`REPORTS`; none: all of them.
-        types, first, last: selection of events, as ``reader.read`` takes it.
-        value_path: path of the number in a payload (``values``); None: the path of the lake, or
-            ``values.DEFAULT_PATH``.
-        depth: number of segments of a type prefix.
+    ``source`` are arguments of ``reader.read`` for a store, a gateway or a lake, ``types``,
+    ``first`` and ``last`` those that select events. The title contains no secret. The folder is
+    created, and files in it are replaced. ``value_path`` is that of the number in a payload
+    (``values``); None: the lake's, or ``values.DEFAULT_PATH``. ``depth``: number of segments of a
+    type prefix.
     """
 
     source: Mapping[str, Any]
@@ -113,9 +109,8 @@ class Overview(NamedTuple):
 def check(job: ReportJob) -> None:
     """Check a job before anything is started.
 
-    Raises:
-        MarinerSparkError: an option is wrong, there is no store or lake, or the files would be in
-            a store.
+    Raises MarinerSparkError if an option is wrong, there is no store or lake, or the files would be
+    in a store.
     """
     if job.value_path is not None:
         values.parse(job.value_path)
@@ -137,11 +132,7 @@ def generate(spark: SparkSession, job: ReportJob, on_step: Callable[[str, int], 
     """Generate reports; returns the page.
 
     ``on_step`` is called at the begin of each step, with its name and the number of all steps.
-
-    Raises:
-        MarinerSparkError: there is no lake, or it cannot be read.
-        PySparkException: Spark failed, as it does if the source does.
-        OSError: a file cannot be written.
+    Raises MarinerSparkError, PySparkException if Spark or the source failed, OSError if a file did.
     """
     reports = [REPORTS[name] for name in job.names or REPORTS]
 

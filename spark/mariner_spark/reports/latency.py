@@ -19,24 +19,17 @@ _PERCENTILES: Final = {"p50_s": 0.5, "p95_s": 0.95, "p99_s": 0.99}
 def latency(events: DataFrame, *, depth: int = 2, late: timedelta = LATE) -> DataFrame:
     """Latencies by type prefix: timestamp less source timestamp.
 
-    A row is a type prefix. For RSB events it is the bridge's prefix and the first segments of their
-    scope, and the source timestamp is RSB's create time.
+    A row is a type prefix; the ``limits.REPORT_ROWS`` with most source timestamps are returned, the
+    largest first. For RSB events it is the bridge's prefix and the first segments of their scope,
+    and the source timestamp is RSB's create time.
 
-    * ``prefix``: path of the first segments of the types
+    * ``prefix``: path of the first ``depth`` segments of the types
     * ``events``: number of events; ``with_source``: of those with a source timestamp, which the
       other columns are about
     * ``late``: number of events with a latency above the argument ``late``
     * ``future``: number of events with a source timestamp after the timestamp (a wrong clock)
     * ``min_s``, ``max_s``: least and largest latency in seconds; negative for future events
     * ``p50_s``, ``p95_s``, ``p99_s``: percentiles of the latency in seconds, without future events
-
-    Args:
-        events: see ``events``.
-        depth: number of segments of a prefix.
-        late: latency above which an event is late.
-
-    Returns:
-        The ``limits.REPORT_ROWS`` prefixes with most source timestamps, the largest first.
     """
     return REPORT.first(find_latencies(events, depth=depth, late=late))
 

@@ -25,13 +25,9 @@ N_BARS: Final = 15
 
 
 class ReportSettings(NamedTuple):
-    """Settings of a report.
+    """Settings of a report; ``end_us``: timestamp of the last event of any type, in microseconds.
 
-    Attributes:
-        extent: extent of the events.
-        end_us: timestamp of the last event of any type, in microseconds.
-        depth: number of segments of a type prefix.
-        with_core: whether the core's own types were selected by name.
+    ``depth``: segments of a type prefix; ``with_core``: the core's own types were selected by name.
     """
 
     extent: Extent
@@ -49,14 +45,9 @@ class Column(NamedTuple):
 
 
 class Chart(NamedTuple):
-    """A chart.
+    """A chart by its Vega-Lite specification; the note is beside the title, which has the unit.
 
-    Attributes:
-        title: title with the unit.
-        spec: Vega-Lite specification.
-        note: text beside the title.
-        legend: labels and their colours.
-        is_small: whether several charts of the report stand side by side.
+    ``legend``: labels and their colours; small ones of a report stand side by side.
     """
 
     title: str
@@ -74,15 +65,14 @@ class View(NamedTuple):
 
 
 class Report(NamedTuple):
-    """A report.
+    """A report, by its name on the command line, and of its files.
 
     Attributes:
-        name: name on the command line, and of its files.
         title, about: title and description on the page.
         find: computes all its rows from prepared events.
         view: computes the sentence and the charts of the page from the first rows, at least one,
             and the totals.
-        columns: columns of the table on the page.
+        columns: of the table on the page.
         first: selects and orders the rows of the files; ``first_are`` describes them.
         totals: computes totals of all rows, in a row, from prepared events and all rows; None:
             the files have all rows, and the view needs no totals.

@@ -48,9 +48,8 @@ class ReplayRequest(NamedTuple):
 class GatewayClient:
     """A blocking connection; a context manager, which closes it.
 
-    Raises:
-        GatewayUnavailableError: the gateway cannot be reached.
-        OptionError: it refuses this client, or a file for TLS is missing.
+    Raises GatewayUnavailableError if the gateway cannot be reached, OptionError if it refuses this
+    client, or a file for TLS is missing.
     """
 
     def __init__(self, options: GatewayOptions, replay: ReplayRequest | None = None) -> None:
@@ -241,10 +240,7 @@ class Backoff:
 
 
 class GatewayPool:
-    """Gateways, queried one after the other; unavailable ones are retried later.
-
-    The one that answered last is queried first.
-    """
+    """Gateways, queried in turn: the last to answer first, unavailable ones later."""
 
     def __init__(self, options: Iterable[GatewayOptions]) -> None:
         self._options = list(options)
@@ -268,9 +264,8 @@ class GatewayPool:
     def query_each(self, query: Callable[[GatewayClient], T | None]) -> Iterator[T]:
         """Query the gateways one after the other, lazily; one may have no answer (None).
 
-        Raises:
-            OptionError: a gateway refuses this client.
-            MarinerError, SourceError: a gateway violated the protocol.
+        Raises OptionError if a gateway refuses this client, MarinerError or SourceError if one
+        violated the protocol.
         """
         for options in tuple(self._options):
             backoff = self._unavailable.get(options)

@@ -37,9 +37,7 @@ class NetworkPartition(InputPartition):
 def plan(options: GatewayOptions, selection: Selection, n_partitions: int | None) -> Plan:
     """Plan a read with at most so many partitions; queries the gateway.
 
-    Raises:
-        OptionError: the gateway cannot be reached, or refuses this client.
-        MarinerError: the gateway violated the protocol.
+    Raises OptionError if it cannot be reached or refuses this client, MarinerError.
     """
     n_partitions = n_partitions or limits.NETWORK_PARTITIONS
     with GatewayClient(options) as gateway:

@@ -284,12 +284,10 @@ class _For(Enum):
 
 
 class _Option(NamedTuple):
-    """An option, besides its type and its default.
+    """An option, besides its type and its default; ``about`` is in ``README.md``, and in help.
 
-    Attributes:
-        about: its text in ``README.md`` and in the help of ``read``.
-        name: its name, where the field has another one.
-        argument: its name as an argument of ``read``, where it has another one; empty: it is none.
+    ``name``: where the field has another one. ``argument``: that of ``read``, where it has another
+    name; empty: there is none.
     """
 
     kind: _Kind
@@ -307,13 +305,9 @@ def _option(
 
 
 class Selection(msgspec.Struct, frozen=True):
-    """Conditions that an event of a read must all satisfy.
+    """Conditions that an event of a read must all satisfy; None: all.
 
-    Attributes:
-        types: query types, any of which matches; None: all.
-        time: timestamps.
-        servers: ids of servers; None: all.
-        source: source timestamps; None: any, and none at all.
+    Any of the query types matches. ``source``: source timestamps; None: any, and none at all.
     """
 
     types: tuple[EventType, ...] | None = None
@@ -498,8 +492,7 @@ def _given(names: Iterable[str], *uses: _For) -> list[str]:
 def parse(given: Mapping[str, str]) -> Options:
     """Parse and check options: texts by name; names are not case-sensitive.
 
-    Raises:
-        OptionError: one is invalid; the text begins with the option's name.
+    Raises OptionError if one is invalid; the text begins with the option's name.
     """
     texts: dict[str, str] = {}
     for name, text in given.items():

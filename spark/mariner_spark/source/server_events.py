@@ -95,8 +95,7 @@ def advance(
 ) -> tuple[EventId, int] | None:
     """Go forward by at most so many events, up to ``end``; takes as long as reading them.
 
-    Returns:
-        The event that was reached, and the number of events up to it; None: there was none.
+    The event that was reached, and the number of events up to it; None: there was none.
     """
     reached, n_passed = start, 0
     for page in gateway.pages(after(server, start), lambda last: last.id >= end, n_events):
@@ -115,8 +114,7 @@ def split_sessions(first: int, last: int, n_slices: int) -> list[tuple[int, int]
 def _last(find_next: Callable[[int], int | None], low: int) -> int:
     """The greatest existing number; ``low`` exists, and ``find_next`` finds the next one, or None.
 
-    Raises:
-        SourceError: it finds one that is not after that: so there would be no end.
+    Raises SourceError if it finds one that is not after that: so there would be no end.
     """
 
     def find(number: int) -> int | None:

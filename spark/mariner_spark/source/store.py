@@ -85,8 +85,7 @@ def plan(
 ) -> list[StorePartition]:
     """Plan a read, of at most so many partitions; creates the snapshot, which the driver owns.
 
-    Raises:
-        OptionError: ``path`` is no store, or cannot be read.
+    Raises OptionError if ``path`` is no store, or cannot be read.
     """
     n_partitions = n_partitions or os.cpu_count() or 1
     with _new_snapshot(path, driver) as (snapshot, store):
@@ -109,12 +108,7 @@ def plan(
 def read(
     partition: StorePartition, selection: Selection, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """Read a partition.
-
-    Raises:
-        SnapshotError: the snapshot no longer exists.
-        StorageError: it cannot be read.
-    """
+    """Read a partition; raises SnapshotError if the snapshot is gone, StorageError."""
     snapshots.touch(partition.snapshot)
     with _opened(partition.snapshot) as store:
         names = TypeNames(store)
@@ -303,11 +297,8 @@ def _timestamp(snapshot: Snapshot, server: bytes, session: int) -> bytes | None:
 class StoreServers(NamedTuple):
     """Servers of a store at one moment, for readers that continue after events that they have.
 
-    Attributes:
-        events: number of events, an estimate.
-        servers: sessions of each server.
-        histories: the last history that each server registered.
-        timestamps: of the requested sessions, if they are there.
+    ``events``: their number, an estimate; ``servers``: sessions of each; ``histories``: the last
+    that each registered; ``timestamps``: of the requested sessions, if they are there.
     """
 
     events: int

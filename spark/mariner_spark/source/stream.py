@@ -320,11 +320,8 @@ def _text(event_id: EventId) -> str:
 class StreamPartition(InputPartition):
     """Events of a server: those of a batch, or of a part of it that one task reads.
 
-    Attributes:
-        server: the server.
-        start: offset to start after; None: from the first event.
-        end: its end, included; an event with this id or a later one exists.
-        history_id: history of the events; None: unknown.
+    ``start``: offset to start after; None: from the first event. ``end`` is included; an event with
+    this id or a later one exists. ``history_id``: history of the events; None: unknown.
     """
 
     server: int
@@ -353,10 +350,8 @@ def plan(
 ) -> Sequence[StreamPartition]:
     """Plan the partitions of a server; waits for a gateway that has its events.
 
-    Raises:
-        OptionError: a gateway refuses this client.
-        DataLossError: events were deleted.
-        HistoryError: a gateway has another history.
+    Raises OptionError if a gateway refuses this client, DataLossError if events were deleted,
+    HistoryError if a gateway has another history.
     """
     server, start, end = batch.server, batch.start, batch.end
     refused: list[HistoryError] = []
@@ -399,9 +394,8 @@ def plan(
 def read(options: Options, batch: StreamPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Read a partition; resumes on another gateway if need be, until it is complete.
 
-    Raises:
-        OptionError: a gateway refuses this client.
-        MarinerError, SourceError: a gateway violated the protocol, or has another history.
+    Raises OptionError if a gateway refuses this client, MarinerError or SourceError if one violated
+    the protocol, or has another history.
     """
     gateways = GatewayPool(options.gateways)
     backoff = Backoff()
