@@ -3,6 +3,7 @@
 It replaces only what it made itself: what somebody else put into the folder stays.
 """
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
@@ -28,13 +29,17 @@ def ensure(folder: Path) -> list[str]:
     """
     made: list[str] = []
     if not _is_current(folder, "ca", authority.name_of(CA_NAME)):
-        _save(folder, "ca", authority.make_ca(CA_NAME), made)
+        files.save(folder, "ca", authority.make_ca(CA_NAME), force=True)
+        made.append("ca")
     ca = files.load_ca(folder)
-    issuer = ca.certificate.subject
-    if not _is_current(folder, "server", issuer, ca.certificate):
-        _save(folder, "server", authority.make_server(ca, HOSTS), made)
-    if not _is_current(folder, "client", issuer, ca.certificate):
-        _save(folder, "client", authority.make_client(ca, CLIENT_NAME), made)
+    leaves: dict[str, Callable[[], Pair]] = {
+        "server": lambda: authority.make_server(ca, HOSTS),
+        "client": lambda: authority.make_client(ca, CLIENT_NAME),
+    }
+    for name, make in leaves.items():
+        if not _is_current(folder, name, ca.certificate.subject, ca.certificate):
+            files.save(folder, name, make(), force=True)
+            made.append(name)
     return made
 
 
@@ -66,8 +71,3 @@ def _is_current(
         return False
     files.load(folder, name)  # raises if the key is not its own
     return True
-
-
-def _save(folder: Path, name: str, pair: Pair, made: list[str]) -> None:
-    files.save(folder, name, pair, force=True)
-    made.append(name)

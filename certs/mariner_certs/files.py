@@ -43,9 +43,11 @@ def save(folder: Path, name: str, pair: Pair, *, force: bool = False) -> None:
     Raises CertificateError if a file cannot be written, or is there already, unless ``force``
     replaces it.
     """
+    key = pair.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    certificate = pair.certificate.public_bytes(Encoding.PEM)
     files = (
-        (key_path(folder, name), _key_pem(pair.key), KEY_MODE),
-        (certificate_path(folder, name), _certificate_pem(pair.certificate), CERTIFICATE_MODE),
+        (key_path(folder, name), key, KEY_MODE),
+        (certificate_path(folder, name), certificate, CERTIFICATE_MODE),
     )
     for path, _, _ in files:
         if path.exists() and not force:
@@ -102,14 +104,6 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as e:
         raise CertificateError(f"{path}: {e.strerror}") from e
-
-
-def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-
-
-def _certificate_pem(certificate: x509.Certificate) -> bytes:
-    return certificate.public_bytes(Encoding.PEM)
 
 
 def _write(path: Path, data: bytes, mode: int) -> None:

@@ -1,12 +1,10 @@
-"""``mariner register --buffer`` and ``mariner forward``: store and forward from a shell.
+"""``mariner register --buffer`` queues events in a directory, without a network.
 
-``register --buffer`` queues events in a directory, without a network; ``forward``, which is a
-service, brings them to a gateway (``mariner.client.buffered``).
+``mariner forward``, a service, brings them to a gateway (``mariner.client.buffered``).
 """
 
 import asyncio
 import contextlib
-import copy
 import dataclasses
 import logging
 import signal
@@ -23,7 +21,7 @@ from mariner import limits
 from mariner.cli import output
 from mariner.cli.register import read_batches
 from mariner.cli.run import EXIT_FAILED, EXIT_USAGE, CommandError, report, run
-from mariner.cli.target import Target, TargetWire
+from mariner.cli.target import Target
 from mariner.cli.values import counted
 from mariner.client.buffer_file import WhenFull
 from mariner.client.buffered import BufferedClient, RegistrationBuffer
@@ -47,14 +45,6 @@ _BOUNDS: Final = (
         help="What to do when the buffer has no room for an event.",
     ),
 )
-
-
-def nameless(wire: TargetWire) -> TargetWire:
-    """A kind of server whose ``--name`` is asked for only when the server is used."""
-    options = [copy.copy(i) for i in wire.options]
-    for option in options:
-        option.required = False
-    return wire._replace(options=options)
 
 
 def check_named(server: Target) -> None:

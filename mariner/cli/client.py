@@ -1,7 +1,6 @@
 """The commands ``ping``, ``register``, ``query`` and ``subscribe``, for any kind of server.
 
-Each connects, does its work and exits. :func:`mariner.cli.target.command_of` adds the options of a
-server.
+Each connects, does its work and exits; ``target.command_of`` adds the options of a server.
 """
 
 import asyncio

@@ -1,7 +1,4 @@
-"""Event Servers (001) as a target of the client commands.
-
-Everything runs on the event loop's thread.
-"""
+"""Event Servers (001) as a target of the client commands. On the event loop's thread."""
 
 import contextlib
 from collections.abc import AsyncIterator, Iterable, Sequence
@@ -12,17 +9,10 @@ import click
 from hat import aio
 from typing_extensions import override
 
-from eventer_bridge import chatter
+from eventer_bridge import chatter, model
 from eventer_bridge.core import paging
 from eventer_bridge.eventer.client import EventerClient, connect
-from eventer_bridge.model import (
-    Event,
-    EventType,
-    QueryParams,
-    QueryTimeseriesParams,
-    RegisterEvent,
-    Status,
-)
+from eventer_bridge.model import Event
 from eventer_bridge.remote.relay import is_conditional, matching
 from mariner.cli import client as commands
 from mariner.cli.target import Target, TargetClient, TargetWire, command_of, server_options
@@ -41,7 +31,7 @@ class EventerTarget(Target):
     async def connect(
         self,
         *,
-        subscriptions: Iterable[EventType] = (),
+        subscriptions: Iterable[model.EventType] = (),
         server_id: int | None = None,
         persisted: bool = False,
         timeout_s: float = 10,
@@ -89,22 +79,22 @@ class _Client(aio.Resource):
         return self._connected.async_group
 
     @property
-    def status(self) -> Status:
+    def status(self) -> model.Status:
         return self._connected.status
 
     @property
     def close_reason(self) -> str | None:
         return self._connected.close_reason
 
-    async def register(self, events: Sequence[RegisterEvent]) -> Sequence[Event]:
+    async def register(self, events: Sequence[model.RegisterEvent]) -> Sequence[Event]:
         await self._connected.drain()
         return await self._connected.register(events)
 
     async def query_all(
-        self, params: QueryParams, *, limit: int | None = None
+        self, params: model.QueryParams, *, limit: int | None = None
     ) -> AsyncIterator[Event]:
         """Conditions that Eventer cannot express are filtered from a wider query."""
-        if isinstance(params, QueryTimeseriesParams) and is_conditional(params):
+        if isinstance(params, model.QueryTimeseriesParams) and is_conditional(params):
             events = matching(self._connected.query, params)
         else:
             events = paging.query_all(self._connected.query, params, limit)

@@ -1,7 +1,6 @@
 """``mariner rsb listen|send``: a participant of an RSB bus.
 
-Both connect to the server of the bus: a gateway with ``event_core.rsb`` in mode ``server``, or any
-other server of RSB's socket transport.
+Both connect to its server: a gateway (``event_core.rsb``), or any other of RSB's socket transport.
 """
 
 import asyncio

@@ -1,8 +1,7 @@
 """Targets of commands, and the options that name them: a server, a bus, a running gateway, a store.
 
-A client command is written once, for any :class:`Target`; :func:`command_of` derives the command
-for one wire, with the options of a server of that kind. A store is given as a directory, or as the
-one in a configuration (``--conf``).
+A client command is written once, for any :class:`Target`; :func:`command_of` derives that for one
+wire. A store is given as a directory, or as the one in a configuration (``--conf``).
 """
 
 import abc
@@ -54,10 +53,11 @@ def _of_server(prefix: str, name: str, text: str, **more: Any) -> dict[str, Any]
     return {"envvar": variable, "help": text, **shown, **more}
 
 
-def server_options(prefix: str, port: int) -> list[click.Option]:
+def server_options(prefix: str, port: int, *, is_named: bool = True) -> list[click.Option]:
     """Options for the fields of :class:`Target`, and ``--token-file``.
 
-    ``prefix`` is that of their environment variables, as ``MARINER``.
+    ``prefix`` is that of their environment variables, as ``MARINER``. Without ``is_named`` the
+    command asks for ``--name`` only when the server is used.
     """
 
     def option(name: str, text: str, **more: Any) -> click.Option:
@@ -66,7 +66,7 @@ def server_options(prefix: str, port: int) -> list[click.Option]:
     return [
         option("host", "Name or address of the server.", default="127.0.0.1", callback=_check_host),
         option("port", "Its TCP port.", type=_PORT, default=port),
-        option("name", "Name of this client, as the server knows it.", required=True),
+        option("name", "Name of this client, as the server knows it.", required=is_named),
         option(
             "token",
             "Token of this client. Other users of this machine can see the command line:"

@@ -2,9 +2,7 @@
 
 What :meth:`BufferFile.apply` was told is on the disk when it returns (a write-ahead log, synced
 with each transaction), and is found again after ``kill -9`` and a loss of power. Several processes
-may add registrations; one forwards them (:meth:`BufferFile.lock`).
-
-Blocking; belongs to the thread that opened it.
+may add registrations; one forwards them. Blocking; belongs to the thread that opened it.
 """
 
 import contextlib

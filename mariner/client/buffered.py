@@ -7,11 +7,9 @@ is stored once, even if the application or the server is killed, or a connection
     async with await BufferedClient.open(Path("buffer"), servers) as buffered:
         await buffered.register([RegisterEvent(("a", "b"), None, JsonPayload.of(1))])
 
-What was queued together is synced together, and many registrations are under way to the server
-(``reconnecting``). What a server refuses for good is put aside, with its reason, so that it holds
-up nothing. A bound of bytes is kept; ``WhenFull`` says what becomes of more.
-
-Belongs to the event loop's thread; SQLite works on a thread of its own.
+What was queued together is synced together, and many registrations are under way to the server.
+What a server refuses for good is put aside, with its reason. ``WhenFull`` says what becomes of more
+than a bound of bytes. Belongs to the event loop's thread; SQLite works on a thread of its own.
 """
 
 import asyncio

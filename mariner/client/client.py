@@ -106,7 +106,8 @@ async def connect(
     opening = client._open(host, port, ssl, server_hostname)
     await client._connect(opening, init_req, connect_timeout_s)
     if ping_delay_s is not None and client.is_open:
-        client._keep_alive(ping_delay_s, ping_timeout_s)
+        at, ids = client._connection, client._requests.ids
+        client.async_group.spawn(notifications.keep_alive, at, ids, ping_delay_s, ping_timeout_s)
     return client
 
 
@@ -190,8 +191,7 @@ class Client(Resource):
             ConnectionLostError: the connection was lost before they were sent.
             LocalProtocolError: the request cannot be sent (too large, for example).
         """
-        answer = await self.send_registration(events, request_key, after_key=after_key)
-        return await answer
+        return await (await self.send_registration(events, request_key, after_key=after_key))
 
     async def send_registration(
         self,
@@ -223,15 +223,11 @@ class Client(Resource):
         if response.success and response.events is not None:
             return response.events
         if response.outcome == messages.UNKNOWN:
-            raise errors.OutcomeUnknownError(
-                response.error or "outcome unknown; the server gave no reason"
-            )
-        error = (
-            errors.UnavailableError
-            if response.outcome == messages.UNAVAILABLE
-            else errors.RegisterError
-        )
-        raise error(response.error or "refused; the server gave no reason")
+            reason = response.error or "outcome unknown; the server gave no reason"
+            raise errors.OutcomeUnknownError(reason)
+        reason = response.error or "refused; the server gave no reason"
+        may_pass = response.outcome == messages.UNAVAILABLE
+        raise errors.UnavailableError(reason) if may_pass else errors.RegisterError(reason)
 
     async def query(self, params: model.QueryParams) -> model.QueryResult:
         """Query events: one request, one answer, which may be partial (``more_follows``).
@@ -335,7 +331,9 @@ class Client(Resource):
         except BaseException as e:
             await aio.uncancellable(self.async_close())
             if isinstance(e, TimeoutError) and timeout.expired():
-                raise errors.ConnectError(self._timeout_text(timeout_s)) from None
+                what = "no answer to init_req" if self._connection.is_connected else "no connection"
+                text = f"{self.address}: {what} within {timeout_s:g} s"
+                raise errors.ConnectError(text) from None
             raise
 
     async def _open(
@@ -366,10 +364,6 @@ class Client(Resource):
         if self._has_cursor:
             self._check_supported("cursor")
 
-    def _keep_alive(self, delay_s: float, timeout_s: float) -> None:
-        ids = self._requests.ids
-        self.async_group.spawn(notifications.keep_alive, self._connection, ids, delay_s, timeout_s)
-
     async def _stop(self) -> None:
         if self._connection.is_connected:
             self._connection.close(text=connection.CLOSED_BY_CLIENT)
@@ -378,8 +372,7 @@ class Client(Resource):
             await self._connection.wait_lost()
 
     def _on_lost(self) -> None:
-        extra = {"server": self.address, "reason": self.close_reason}
-        mlog.debug("connection lost", extra=extra)
+        mlog.debug("connection lost", extra={"server": self.address, "reason": self.close_reason})
         self._fail_pending()
         self.close()
 
@@ -402,10 +395,6 @@ class Client(Resource):
     def _check_supported(self, extension: str) -> None:
         if extension not in self.extensions:
             raise errors.UnsupportedError(f"{self.address}: the server does not know {extension!r}")
-
-    def _timeout_text(self, timeout_s: float) -> str:
-        what = "no answer to init_req" if self._connection.is_connected else "no connection"
-        return f"{self.address}: {what} within {timeout_s:g} s"
 
     # --- messages ---------------------------------------------------------------------
 
@@ -511,7 +500,6 @@ def _check_answer(params: model.QueryParams, events: Sequence[model.Event]) -> N
     """Refuse an answer that has events that were not requested; raises RemoteProtocolError."""
     if not isinstance(params, model.QueryTimeseriesParams):
         return
-    ignored = None
     if params.ids is not None and not {i.id for i in events}.issubset(params.ids):
         ignored = "ids"
     elif params.payload is not None and not all(
@@ -520,7 +508,8 @@ def _check_answer(params: model.QueryParams, events: Sequence[model.Event]) -> N
         ignored = "payload"
     elif params.unique_type and len({i.type for i in events}) < len(events):
         ignored = "unique_type"
-    if ignored is not None:
-        raise errors.RemoteProtocolError(
-            f"query_res: events that were not requested: the server does not know {ignored!r}"
-        )
+    else:
+        return
+    raise errors.RemoteProtocolError(
+        f"query_res: events that were not requested: the server does not know {ignored!r}"
+    )

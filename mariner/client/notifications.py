@@ -1,9 +1,6 @@
-"""Notifications that wait for the user, in a queue bounded in bytes.
+"""Notifications that wait for the user, in a queue bounded in bytes. On the event loop's thread.
 
-A connection whose user does not consume them is closed (:class:`StallWatch`), as is one whose
-server is silent (:func:`keep_alive`).
-
-Runs on the event loop's thread.
+A connection whose user does not consume them is closed, as is one whose server is silent.
 """
 
 import asyncio

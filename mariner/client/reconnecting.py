@@ -3,25 +3,19 @@
 Each registration is sent with a request key, and again, over the next connection, until a server
 has said what became of it. So its events are stored once, whatever was cut or killed::
 
-    servers = [
-        functools.partial(client.connect, host, 23014, client_name="app", client_token=token)
-        for host in ("gateway-1", "gateway-2")
-    ]
-    async with ReconnectingClient(servers) as conn:
+    connects = [functools.partial(client.connect, i, 23014, client_name="app") for i in hosts]
+    async with ReconnectingClient(connects) as conn:
         [event] = await conn.register([RegisterEvent(("a", "b"), None, JsonPayload.of(1))])
 
-Registrations are stored in the order in which they were made, although many are under way: a
-server answers in their order, and each names the one before it (``after_key``). What fails for a
-reason that may pass is sent again, together with everything after it, by the house's retry policy.
-Few are sent before the first answer of a connection: however soon each is cut, some get through.
+Registrations are stored in the order in which they were made, although many are under way: a server
+answers in their order, and each names the one before it (``after_key``). What fails for a reason
+that may pass is sent again, together with everything after it, by the house's retry policy. Few are
+sent before the first answer of a connection: however soon each is cut, some get through.
 
-A replay (:meth:`ReconnectingClient.replay`) goes on behind what the application was handed, or,
-with a cursor, what it acknowledged (``resuming``).
-
-Of several servers, the first that is OPERATIONAL is used until it is not. Those of a pair share
-request keys and cursors, as far as events are replicated (docs/delivery.md).
-
-Everything runs on the event loop's thread.
+A replay goes on behind what the application was handed, or, with a cursor, what it acknowledged. Of
+several servers, the first that is OPERATIONAL is used until it is not. Those of a pair share
+request keys and cursors, as far as events are replicated (docs/delivery.md). Runs on the event
+loop's thread.
 """
 
 import asyncio

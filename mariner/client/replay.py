@@ -1,4 +1,4 @@
-"""What a client missed: batches, each to be acknowledged (:func:`batches`).
+"""What a client missed: batches, each to be acknowledged. Runs on the event loop's thread.
 
 :class:`Resumption` is where a replay goes on over the next connection, so that nothing is missed or
 comes twice. Without a cursor, behind the last event of each server that was handed to the
@@ -9,8 +9,6 @@ the cursor was reset.
 A position is one in the history of its server that the connection told over which it was reached.
 It is told to the next server, which says where its own history departs from it. One that was
 reached later, over a connection that is gone, is told over another connection, if need be.
-
-Runs on the event loop's thread.
 """
 
 import contextlib

@@ -1,11 +1,9 @@
-"""What a gateway counts, as one tree.
+"""What a gateway counts, as one tree. Belongs to the event loop's thread.
 
 Its parts count in plain attributes (``ServerStats``, accounts, cursors, the store). :func:`tree`
 reads them when somebody asks: ``/metrics`` has a row for each place in it (``metrics.FAMILIES``),
-``mariner status`` the fields that its structs name (``status``), and the console reads both. The
-audit trail has the registrations of the same accounts.
-
-Belongs to the event loop's thread.
+``mariner status`` the fields that its structs name; the console reads both. The audit trail has the
+registrations of the same accounts.
 """
 
 import asyncio

@@ -1,10 +1,8 @@
-"""HTTP for operators: ``/healthz``, ``/readyz`` and ``/metrics``.
+"""HTTP for operators: ``/healthz``, ``/readyz`` and ``/metrics`` (Prometheus text format).
 
-* ``/healthz``: 200 while the process lives and its event loop turns.
-* ``/readyz``: 200 while the status is OPERATIONAL and nothing is stuck (see
-  ``EventCore.check_ready``), else 503; the body has the status, and why it is not ready.
-  Nothing is registered to find out.
-* ``/metrics``: Prometheus text format.
+``/healthz`` is 200 while the process lives and its event loop turns, ``/readyz`` while the status
+is OPERATIONAL and nothing is stuck (``EventCore.check_ready``), else 503; the body has the status,
+and why. Nothing is registered to find out.
 
 It shows the state of the gateway, never its events; listen on loopback or an inner network. A
 connection is for one request, without a body, and has a few seconds for it and its answer. A peer

@@ -1,9 +1,8 @@
 """Reloading the configuration of a running gateway, at ``mariner reload`` or SIGHUP.
 
-The file is read again, with all files it names. If anything is wrong, everything stays as it was,
-and the log and the answer say why. Otherwise everything that differs is replaced at once, see
-``config.taken_on``; the log and the answer name it, and what takes a restart. Nothing of it has a
-secret.
+The file is read again, with all files it names. If anything is wrong, everything stays as it was.
+Otherwise everything that differs is replaced at once (``config.taken_on``). The log and the answer
+say what, what takes a restart, or why not; never a secret.
 
 :func:`watch` reloads when the file changes, or one that it names. Files are compared by content: it
 does not matter whether they are written, renamed, or behind a symbolic link that Kubernetes swaps.

@@ -1,9 +1,8 @@
 """The answer to ``mariner status``: what a gateway is doing, at one moment.
 
-It is requested through the control socket (``eventer_bridge.control``): the request ``status``
-has :class:`GatewayStatus` as its result. Fields are places in the tree of ``counts``. Counts are
-since the start of the gateway; rates come from two answers (:func:`with_rates`), so that nothing is
-measured while nobody asks.
+The request ``status`` of the control socket has :class:`GatewayStatus` as its result. Fields are
+places in the tree of ``counts``. Counts are since the start of the gateway; rates come from two
+answers (:func:`with_rates`), so that nothing is measured while nobody asks.
 """
 
 from pathlib import Path

@@ -1,14 +1,11 @@
 """The end of the process: requested by a signal or a failure, and bounded whatever hangs.
 
-A thread of its own takes SIGTERM and SIGINT, so that neither a busy event loop nor a thread
-blocked by the disk can delay them. It has the loop stop the gateway in order. If the process is
-still there ``limits.MAX_STOP_S`` later, the thread logs what it waits for and ends it with
-:data:`EXIT_STUCK`. Everything acknowledged is on disk even then. SIGHUP, which it takes as well,
-ends nothing: it requests a reload.
-
-A thread that dies of an uncaught exception is a failure of the process: it stops in the same way,
-so that a supervisor restarts it, rather than continue without a part of itself.
-:class:`Supervisor` tells systemd how the process is.
+A thread of its own takes SIGTERM and SIGINT, so that neither a busy event loop nor a thread blocked
+by the disk can delay them. It has the loop stop the gateway in order. If the process is still there
+``limits.MAX_STOP_S`` later, the thread logs what it waits for and ends it with :data:`EXIT_STUCK`.
+Everything acknowledged is on disk even then. SIGHUP requests a reload. A thread that dies of an
+uncaught exception stops the process in the same way, so that a supervisor restarts it, rather than
+continue without a part of itself.
 """
 
 import asyncio

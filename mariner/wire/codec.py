@@ -27,21 +27,9 @@ from typing import Any, Final, NoReturn, cast
 import msgspec
 
 from eventer_bridge import limits as core_limits
-from eventer_bridge import payloads
+from eventer_bridge import model, payloads
 from eventer_bridge.errors import InvalidSubscriptionError
-from eventer_bridge.model import (
-    INT64_MAX,
-    INT64_MIN,
-    Event,
-    EventType,
-    Int64,
-    JsonPayload,
-    QueryLatestParams,
-    QueryParams,
-    QueryResult,
-    RegisterEvent,
-    Status,
-)
+from eventer_bridge.model import Event, EventType, RegisterEvent
 from eventer_bridge.packed import (
     IS_COMPILED,
     Batch,
@@ -58,18 +46,7 @@ from mariner import limits
 from mariner.errors import ContractError
 from mariner.wire import contract, lenient
 from mariner.wire import messages as wire
-from mariner.wire.messages import (
-    EventsMsg,
-    Histories,
-    InitReq,
-    InitRes,
-    Message,
-    QueryReq,
-    QueryRes,
-    RegisterReq,
-    RegisterRes,
-    StatusMsg,
-)
+from mariner.wire.messages import Message, RegisterReq
 
 _encode: Final[Callable[[Any], bytes]] = msgspec.json.Encoder().encode
 _decode_wire: Final[Callable[[bytes], wire.WireMessage]] = msgspec.json.Decoder(
@@ -78,12 +55,12 @@ _decode_wire: Final[Callable[[bytes], wire.WireMessage]] = msgspec.json.Decoder(
 _decode_query: Final = msgspec.json.Decoder(wire.WireQuery).decode
 _decode_types: Final = msgspec.json.Decoder(wire.Types).decode
 _decode_events: Final = msgspec.json.Decoder(list[Event]).decode
-_decode_status: Final = msgspec.json.Decoder(Status).decode
+_decode_status: Final = msgspec.json.Decoder(model.Status).decode
 _decode_str: Final = msgspec.json.Decoder(str).decode
 _decode_strs: Final = msgspec.json.Decoder(tuple[str, ...]).decode
-_decode_histories: Final = msgspec.json.Decoder(Histories).decode
+_decode_histories: Final = msgspec.json.Decoder(wire.Histories).decode
 _decode_bool: Final = msgspec.json.Decoder(bool).decode
-_decode_int: Final = msgspec.json.Decoder(Int64).decode
+_decode_int: Final = msgspec.json.Decoder(model.Int64).decode
 
 _decode_any: Final = msgspec.json.Decoder(float_hook=lenient.number).decode
 _decode_head: Final = msgspec.json.Decoder(wire.Head).decode
@@ -199,7 +176,7 @@ def _checked(decoded: wire.WireMessage, message: bytes) -> Message:
     match decoded:
         case RegisterReq():
             _check_payloads(decoded)
-        case InitReq():
+        case wire.InitReq():
             _check_types(decoded.subscriptions, "/subscriptions", "init_req")
         case wire.WireQueryReq():
             # may have additional properties
@@ -208,12 +185,12 @@ def _checked(decoded: wire.WireMessage, message: bytes) -> Message:
             query = _decode_query(message)
             if not isinstance(query, wire.ServerProperties) and query.event_types:
                 _check_types(query.event_types, "/event_types", "query_req")
-            return QueryReq(decoded.query_id, _query_params(query))
+            return wire.QueryReq(decoded.query_id, _query_params(query))
         case wire.WireInitRes():
             return _init_res(decoded)
         case wire.WireRegisterRes():
             return _register_res(decoded)
-        case EventsMsg() | QueryRes():
+        case wire.EventsMsg() | wire.QueryRes():
             _check_received(decoded.events)
     return decoded
 
@@ -246,7 +223,7 @@ def _check_received(events: Sequence[Event]) -> None:
     """Check a server's message: of the bounds of payloads, only depth, because they are stored."""
     for event in events:
         payload = event.payload
-        if type(payload) is JsonPayload and len(payload.data) > payloads.HARMLESS_BYTES:
+        if type(payload) is model.JsonPayload and len(payload.data) > payloads.HARMLESS_BYTES:
             check_depth(bytes(payload.data))
 
 
@@ -266,7 +243,7 @@ def check_payloads(events: Sequence[RegisterEvent], first_index: int = 0) -> Non
     """
     for i, event in enumerate(events, first_index):
         payload = event.payload
-        if type(payload) is not JsonPayload or len(payload.data) <= payloads.HARMLESS_BYTES:
+        if type(payload) is not model.JsonPayload or len(payload.data) <= payloads.HARMLESS_BYTES:
             continue
         data = bytes(payload.data)
         check_depth(data)  # not every Python version's decoder refuses it
@@ -278,7 +255,7 @@ def check_payloads(events: Sequence[RegisterEvent], first_index: int = 0) -> Non
 def check_payload_in_steps(event: RegisterEvent, index: int) -> Steps[None]:
     """As :func:`check_payloads`, of one event, which may be large."""
     payload = event.payload
-    if type(payload) is not JsonPayload or len(payload.data) <= payloads.HARMLESS_BYTES:
+    if type(payload) is not model.JsonPayload or len(payload.data) <= payloads.HARMLESS_BYTES:
         return
     data = bytes(payload.data)
     yield
@@ -363,7 +340,7 @@ def _refuse(value: Any, pointer: str, reason: str) -> NoReturn:
     msg_type = register_id = None
     if isinstance(value, dict):
         msg_type, register_id = value.get("msg_type"), value.get("register_id")
-    is_id = type(register_id) is int and INT64_MIN <= register_id <= INT64_MAX
+    is_id = type(register_id) is int and model.INT64_MIN <= register_id <= model.INT64_MAX
     raise ContractError(
         reason,
         pointer=pointer,
@@ -381,13 +358,13 @@ def encode(message: Message) -> bytes:
     Raises UnicodeEncodeError if a text has no UTF-8 form (a lone surrogate).
     """
     match message:
-        case InitRes():
+        case wire.InitRes():
             return _encode(_wire_init_res(message))
-        case StatusMsg():
-            return _encode(StatusMsg(_as_client_sees(message.status)))
-        case RegisterRes():
+        case wire.StatusMsg():
+            return _encode(wire.StatusMsg(_as_client_sees(message.status)))
+        case wire.RegisterRes():
             return _encode(_wire_register_res(message))
-        case QueryReq():
+        case wire.QueryReq():
             return _encode(_wire_query(message))
     return _encode(message)
 
@@ -463,7 +440,7 @@ def register_success_parts(
     return [head, *parts, b'],"repeated":true}' if is_repeated else b"]}"]
 
 
-def encode_query_result(query_id: int, result: QueryResult) -> Steps[list[bytes]]:
+def encode_query_result(query_id: int, result: model.QueryResult) -> Steps[list[bytes]]:
     """The parts of a ``query_res``, whose events are encoded in steps; one part if they are few."""
     events = result.events
     end = b'],"more_follows":true}' if result.more_follows else b'],"more_follows":false}'
@@ -473,7 +450,7 @@ def encode_query_result(query_id: int, result: QueryResult) -> Steps[list[bytes]
     if len(events) <= core_limits.STEP_EVENTS:
         n_bytes = sum([len(i.payload.data) for i in events if i.payload is not None])
         if n_bytes <= core_limits.STEP_BYTES:
-            return [_encode(QueryRes(query_id, events, result.more_follows))]
+            return [_encode(wire.QueryRes(query_id, events, result.more_follows))]
     encoded = [b'{"msg_type":"query_res","query_id":%d,"events":[' % query_id]
     del events
     waiting = yield from cut_in_steps(result.events)
@@ -490,9 +467,9 @@ def encode_query_result(query_id: int, result: QueryResult) -> Steps[list[bytes]
 # --- between wire and messages ------------------------------------------------------------
 
 
-def _query_params(query: wire.WireQuery) -> QueryParams:
+def _query_params(query: wire.WireQuery) -> model.QueryParams:
     params = wire.QUERIES[type(query)](*msgspec.structs.astuple(query))
-    if not isinstance(params, QueryLatestParams) and (params.max_results or 0) < 0:
+    if not isinstance(params, model.QueryLatestParams) and (params.max_results or 0) < 0:
         raise msgspec.ValidationError("max_results is negative")
     return params
 
@@ -500,7 +477,7 @@ def _query_params(query: wire.WireQuery) -> QueryParams:
 _QUERY_TYPES: Final = {params: wire.name_of(i) for i, params in wire.QUERIES.items()}
 
 
-def _wire_query(message: QueryReq) -> dict[str, Any]:
+def _wire_query(message: wire.QueryReq) -> dict[str, Any]:
     params = message.params
     head = {"msg_type": "query_req", "query_id": message.query_id}
     properties = msgspec.structs.asdict(params).items()
@@ -521,14 +498,14 @@ def _check_unused(*raws: msgspec.Raw | msgspec.UnsetType) -> None:
             check_depth(bytes(raw))
 
 
-def _init_res(res: wire.WireInitRes) -> InitRes:
+def _init_res(res: wire.WireInitRes) -> wire.InitRes:
     _check_unused(res.status, res.error, res.extensions, res.histories, res.cursor_resets)
     if not res.success:
-        return InitRes(False, error=_decode_str(_required(res.error)))
+        return wire.InitRes(False, error=_decode_str(_required(res.error)))
     status = _decode_status(_required(res.status))
     unset, extensions, histories = msgspec.UnsetType, res.extensions, res.histories
     resets = res.cursor_resets
-    return InitRes(
+    return wire.InitRes(
         True,
         status=status,
         extensions=() if isinstance(extensions, unset) else _decode_strs(extensions),
@@ -537,10 +514,10 @@ def _init_res(res: wire.WireInitRes) -> InitRes:
     )
 
 
-def _wire_init_res(message: InitRes) -> dict[str, Any]:
+def _wire_init_res(message: wire.InitRes) -> dict[str, Any]:
     res: dict[str, Any] = {"msg_type": "init_res", "success": message.success}
     if message.success:
-        res["status"] = _as_client_sees(message.status or Status.STANDBY)
+        res["status"] = _as_client_sees(message.status or model.Status.STANDBY)
         more = {
             "extensions": message.extensions,
             "histories": message.histories,
@@ -550,22 +527,22 @@ def _wire_init_res(message: InitRes) -> dict[str, Any]:
     return res | {"error": message.error or ""}
 
 
-def _register_res(res: wire.WireRegisterRes) -> RegisterRes:
+def _register_res(res: wire.WireRegisterRes) -> wire.RegisterRes:
     if res.success:
         _check_unused(res.error, res.outcome)
         events = _decode_events(_required(res.events))
         _check_received(events)
         is_repeated = isinstance(res.repeated, msgspec.Raw) and _decode_bool(res.repeated)
-        return RegisterRes(res.register_id, True, events=events, repeated=is_repeated)
+        return wire.RegisterRes(res.register_id, True, events=events, repeated=is_repeated)
     _check_unused(res.events, res.repeated)
     error, outcome = (
         None if isinstance(i, msgspec.UnsetType) else _decode_str(i)
         for i in (res.error, res.outcome)
     )
-    return RegisterRes(res.register_id, False, error=error, outcome=outcome)
+    return wire.RegisterRes(res.register_id, False, error=error, outcome=outcome)
 
 
-def _wire_register_res(message: RegisterRes) -> dict[str, Any]:
+def _wire_register_res(message: wire.RegisterRes) -> dict[str, Any]:
     res: dict[str, Any] = {
         "msg_type": "register_res",
         "register_id": message.register_id,
@@ -578,5 +555,5 @@ def _wire_register_res(message: RegisterRes) -> dict[str, Any]:
     return res | {key: i for key, i in details.items() if i is not None}
 
 
-def _as_client_sees(status: Status) -> Status:
-    return status if status is Status.OPERATIONAL else Status.STANDBY
+def _as_client_sees(status: model.Status) -> model.Status:
+    return status if status is model.Status.OPERATIONAL else model.Status.STANDBY

@@ -11,25 +11,10 @@ from typing import Annotated, Any, Final, Literal, TypeAlias, get_args
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from eventer_bridge import limits
+from eventer_bridge import limits, model
 from eventer_bridge.backends.history import HistoryId
 from eventer_bridge.errors import Outcome
-from eventer_bridge.model import (
-    Event,
-    EventId,
-    EventType,
-    Int64,
-    Order,
-    OrderBy,
-    Payload,
-    QueryLatestParams,
-    QueryParams,
-    QueryServerParams,
-    QueryTimeseriesParams,
-    RegisterEvent,
-    Status,
-    Timestamp,
-)
+from eventer_bridge.model import Event, EventId, EventType, Int64
 
 UNKNOWN: Final = Outcome.UNKNOWN.value
 UNAVAILABLE: Final = Outcome.UNAVAILABLE.value
@@ -112,7 +97,7 @@ class InitRes(Tagged, frozen=True, tag="init_res"):
     """
 
     success: bool
-    status: Status | None = None
+    status: model.Status | None = None
     error: str | None = None
     extensions: tuple[str, ...] = ()
     histories: Histories = ()
@@ -122,7 +107,7 @@ class InitRes(Tagged, frozen=True, tag="init_res"):
 class StatusMsg(Tagged, frozen=True, tag="status"):
     """Server → client: the server's status changed."""
 
-    status: Status
+    status: model.Status
 
 
 class EventsMsg(Tagged, frozen=True, tag="events", omit_defaults=True):
@@ -142,7 +127,7 @@ class RegisterReq(Tagged, frozen=True, tag="register_req", omit_defaults=True):
     """
 
     register_id: Int64
-    register_events: tuple[RegisterEvent, ...]
+    register_events: tuple[model.RegisterEvent, ...]
     request_key: RequestKey | None = None
     after_key: RequestKey | None = None
 
@@ -172,7 +157,7 @@ class QueryReq(Tagged, frozen=True, tag="query_req"):
     """Client → server: one of the three queries."""
 
     query_id: Int64
-    params: QueryParams
+    params: model.QueryParams
 
 
 class QueryRes(Tagged, frozen=True, tag="query_res"):
@@ -358,16 +343,16 @@ class TimeseriesProperties(QueryProperties, tag="timeseries", kw_only=True):
     """See ``model.QueryTimeseriesParams``."""
 
     event_types: EventTypes = ABSENT
-    t_from: Timestamp = ABSENT
-    t_to: Timestamp = ABSENT
-    source_t_from: Timestamp = ABSENT
-    source_t_to: Timestamp = ABSENT
-    order: Order
-    order_by: OrderBy
+    t_from: model.Timestamp = ABSENT
+    t_to: model.Timestamp = ABSENT
+    source_t_from: model.Timestamp = ABSENT
+    source_t_to: model.Timestamp = ABSENT
+    order: model.Order
+    order_by: model.OrderBy
     max_results: Int64 = ABSENT
     last_event_id: EventId = ABSENT
     ids: EventIds = ABSENT
-    payload: Payload = ABSENT
+    payload: model.Payload = ABSENT
     unique_type: bool = False
 
 
@@ -382,9 +367,9 @@ class ServerProperties(QueryProperties, tag="server", kw_only=True):
 
 WireQuery: TypeAlias = LatestProperties | TimeseriesProperties | ServerProperties
 
-QUERIES: Final[Mapping[type[Any], Callable[..., QueryParams]]] = {
-    LatestProperties: QueryLatestParams,
-    TimeseriesProperties: QueryTimeseriesParams,
-    ServerProperties: QueryServerParams,
+QUERIES: Final[Mapping[type[Any], Callable[..., model.QueryParams]]] = {
+    LatestProperties: model.QueryLatestParams,
+    TimeseriesProperties: model.QueryTimeseriesParams,
+    ServerProperties: model.QueryServerParams,
 }
 """Parameters by their properties on the wire."""

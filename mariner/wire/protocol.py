@@ -33,25 +33,8 @@ from eventer_bridge.slices import Steps
 from mariner import limits
 from mariner.errors import ContractError, LocalProtocolError, RemoteProtocolError
 from mariner.wire import codec
+from mariner.wire import messages as wire
 from mariner.wire.large import decode as decode_large
-from mariner.wire.messages import (
-    CursorLost,
-    EventsAck,
-    EventsMsg,
-    Gap,
-    InitReq,
-    InitRes,
-    Message,
-    PingReq,
-    PingRes,
-    QueryReq,
-    QueryRes,
-    RegisterReq,
-    RegisterRes,
-    StatusMsg,
-    UpToDate,
-    name_of,
-)
 
 
 class Role(enum.Enum):
@@ -75,16 +58,16 @@ _OPEN: Final = State.OPEN
 _CLOSED: Final = State.CLOSED
 
 _MAY_SEND: Final[dict[tuple[Role, State], frozenset[type[Any]]]] = {
-    (Role.CLIENT, State.CONNECTING): frozenset({InitReq}),
-    (Role.SERVER, State.INITIATING): frozenset({InitRes}),
+    (Role.CLIENT, State.CONNECTING): frozenset({wire.InitReq}),
+    (Role.SERVER, State.INITIATING): frozenset({wire.InitRes}),
     (Role.CLIENT, State.OPEN): frozenset(
-        (RegisterReq, Batch, QueryReq, PingReq, PingRes, EventsAck)
+        (wire.RegisterReq, Batch, wire.QueryReq, wire.PingReq, wire.PingRes, wire.EventsAck)
     ),
     (Role.SERVER, State.OPEN): frozenset(
-        (
-            *(StatusMsg, EventsMsg, RegisterRes, QueryRes, PingReq, PingRes),
-            *(UpToDate, Gap, CursorLost),
-        )
+        {
+            *(wire.StatusMsg, wire.EventsMsg, wire.RegisterRes, wire.QueryRes),
+            *(wire.PingReq, wire.PingRes, wire.UpToDate, wire.Gap, wire.CursorLost),
+        }
     ),
 }
 """What is not in it, may not be sent."""
@@ -103,7 +86,7 @@ class LargeMessage(msgspec.Struct, frozen=True, gc=False):
     data: bytes
 
 
-Received: TypeAlias = Message | Batch | RefusedRegister | LargeMessage
+Received: TypeAlias = wire.Message | Batch | RefusedRegister | LargeMessage
 
 
 class MarinerProtocol:
@@ -250,7 +233,7 @@ class MarinerProtocol:
                 return batch
         return LargeMessage(frame)
 
-    def decode_large(self, large: LargeMessage) -> Steps[Message | Batch | RefusedRegister]:
+    def decode_large(self, large: LargeMessage) -> Steps[wire.Message | Batch | RefusedRegister]:
         """Decode a message in steps; raises as :meth:`next_message`."""
         try:
             if len(large.data) > limits.LARGE_FRAME_BYTES:
@@ -264,7 +247,7 @@ class MarinerProtocol:
         except RemoteProtocolError:
             self._set_state(State.CLOSED)
             raise
-        if type(message) is not RegisterReq or self.types is None:
+        if type(message) is not wire.RegisterReq or self.types is None:
             return message
         keys = message.request_key, message.after_key
         events, register_id = message.register_events, message.register_id
@@ -272,31 +255,31 @@ class MarinerProtocol:
 
     def _refused(self, error: ContractError) -> RefusedRegister:
         """The refusal of an invalid message; raises its error if it cannot be answered."""
-        if error.register_id is None or RegisterReq not in self._peer_may_send:
+        if error.register_id is None or wire.RegisterReq not in self._peer_may_send:
             self._set_state(State.CLOSED)
             raise error
         return RefusedRegister(error.register_id, str(error))
 
-    def send(self, message: Message) -> bytes:
+    def send(self, message: wire.Message) -> bytes:
         """A message, framed; raises LocalProtocolError if it may not be sent in this state."""
         data = self.send_encoded(type(message), codec.encode(message))
         if self._state is not State.OPEN:
             self._on_init(message)
         return data
 
-    def send_encoded(self, message_type: type[Message], message: bytes) -> bytes:
+    def send_encoded(self, message_type: type[wire.Message], message: bytes) -> bytes:
         """As :meth:`send`, of an encoded message."""
         if message_type not in self._may_send:
             raise LocalProtocolError(self._not_allowed(self._role, message_type))
         return framing.encode_frame(message)
 
-    def send_frames(self, message_type: type[Message], frames: bytes) -> bytes:
+    def send_frames(self, message_type: type[wire.Message], frames: bytes) -> bytes:
         """As :meth:`send_encoded`, of messages that are framed already, joined."""
         if message_type not in self._may_send:
             raise LocalProtocolError(self._not_allowed(self._role, message_type))
         return frames
 
-    def send_parts(self, message_type: type[Message], parts: Sequence[bytes]) -> list[bytes]:
+    def send_parts(self, message_type: type[wire.Message], parts: Sequence[bytes]) -> list[bytes]:
         """As :meth:`send_encoded`, of a message in parts, which are not joined."""
         if message_type not in self._may_send:
             raise LocalProtocolError(self._not_allowed(self._role, message_type))
@@ -307,18 +290,18 @@ class MarinerProtocol:
         self._may_send = _MAY_SEND.get((self._role, state), frozenset())
         self._peer_may_send = _MAY_SEND.get((self._peer_role, state), frozenset())
 
-    def _on_init(self, message: Message) -> None:
+    def _on_init(self, message: wire.Message) -> None:
         """Change state after the one message allowed before the state is OPEN."""
-        if isinstance(message, InitReq):
+        if isinstance(message, wire.InitReq):
             self._set_state(State.INITIATING)
-        elif isinstance(message, InitRes) and message.success:
+        elif isinstance(message, wire.InitRes) and message.success:
             self._set_state(State.OPEN)
             self._decoder.max_frame_bytes = self._max_frame_bytes
         else:
             self._set_state(State.CLOSED)
 
     def _not_allowed(self, role: Role, message_type: type[Any]) -> str:
-        name = name_of(message_type)
-        if message_type is InitReq and role is Role.CLIENT:
+        name = wire.name_of(message_type)
+        if message_type is wire.InitReq and role is Role.CLIENT:
             return "second init_req, expected one at the beginning only"
         return f"{name} from the {role.value} is not allowed {self._state.value}"

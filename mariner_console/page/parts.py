@@ -71,9 +71,8 @@ class Figure:
 class TimeChart:
     """Lines over time; the title is for screen readers."""
 
-    def __init__(self, title: str, unit: str, *, is_log: bool = False) -> None:
+    def __init__(self, title: str, unit: str) -> None:
         self._unit = unit
-        self._is_log = is_log
         self._chart = ui.echart(self._options([]), renderer="svg").classes("console-chart")
         self._chart.props(f'role=img aria-label="{title}"')
 
@@ -98,7 +97,7 @@ class TimeChart:
             "tooltip": {"trigger": "axis", "renderMode": "richText", "confine": True},
             "xAxis": {"type": "time", **axis, "splitLine": {"show": False}},
             "yAxis": {
-                "type": "log" if self._is_log else "value",
+                "type": "value",
                 "name": self._unit,
                 "nameTextStyle": {"color": _GREY},
                 "scale": True,

@@ -1,8 +1,8 @@
 """A bounded queue and a thread between loggers and handlers.
 
-Every configured handler is replaced by one that puts records into the queue and never waits: while
-it is full, they are dropped and counted. The thread passes them to the handlers. A handler that
-blocks (nobody reads standard error, the disk hangs) blocks nothing else.
+Each configured handler is replaced by one that puts records into the queue, or drops and counts
+them while it is full. The thread passes them on, so that a handler that blocks (nobody reads
+standard error, the disk hangs) blocks nothing else.
 """
 
 import contextlib

@@ -1,11 +1,9 @@
 """What becomes of a log record before it is queued: whether it is kept, and how much of it.
 
-* :class:`LogRate`: peers can cause only so many lines per second. A line has a source: the address
-  of its ``peer``, if it has one (all addresses together are one more source), or else the code that
-  logs it. A source has a bucket of tokens, one for each line. Lines without a token are counted,
-  and left out. Lines of level DEBUG are not limited: turning them on asks for all of them.
-* :func:`shorten`: a line has a readable length, whatever a peer sent.
-* :class:`LastErrors` keeps the last errors, for ``mariner status``.
+:class:`LogRate`: peers can cause only so many lines per second. A line has a source: the address of
+its ``peer``, if it has one (all addresses together are one more source), or else the code that logs
+it. A source has a bucket of tokens, one for each line; lines without one are counted, and left out.
+Lines of level DEBUG are not limited: turning them on asks for all of them.
 """
 
 import copy

@@ -128,8 +128,10 @@ def spark_session() -> Iterator[tuple["SparkSession", Callable[[], None]]]:
         raise
     finally:
         ended.set()
-        if is_ours:
-            _stop(spark)
+        if is_ours:  # errors are ignored, because Java may have exited already
+            with warnings.catch_warnings(), contextlib.suppress(Exception):
+                warnings.simplefilter("ignore")
+                spark.stop()
 
 
 def interruptible() -> contextlib.AbstractContextManager[None]:
@@ -160,13 +162,6 @@ def _silence(spark: "SparkSession") -> None:
         context.setLogLevel("OFF")
         # prints a traceback when Java is gone
         context._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]
-
-
-def _stop(spark: "SparkSession") -> None:
-    """Stop a session; errors are ignored, because Java may have exited already."""
-    with warnings.catch_warnings(), contextlib.suppress(Exception):
-        warnings.simplefilter("ignore")
-        spark.stop()
 
 
 def without_secrets(text: str) -> str:

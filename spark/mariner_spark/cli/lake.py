@@ -200,11 +200,8 @@ def info(path: str, is_json: bool) -> None:
         output.write_pairs(_rows(path, found))
 
 
-_OPTIONS = server_options("MARINER", 23014)
-for _option in _OPTIONS:
-    _option.required = False  # a store needs none
-    if _option.name == "host":
-        _option.callback = None  # it can name several, with their ports
+_OPTIONS = server_options("MARINER", 23014, is_named=False)
+_OPTIONS[0].callback = None  # it can name several hosts, with their ports
 lake.add_command(command_of(MARINER._replace(options=_OPTIONS), ingest))
 
 

@@ -173,14 +173,6 @@ def _gateway_arguments(address: str, access: Mapping[str, Any]) -> dict[str, Any
     }
 
 
-def _access_options() -> list[click.Option]:
-    """Options for the credentials and TLS of a gateway."""
-    options = [i for i in server_options("MARINER", _PORT) if i.name not in {"host", "port"}]
-    for option in options:
-        option.required = False  # a store or a lake needs none
-    return options
-
-
 @contextlib.contextmanager
 def _progress() -> Iterator[Callable[[str, int | None], None]]:
     """Progress bar on standard error, if that is a terminal: the step and the number of all."""
@@ -198,4 +190,4 @@ def _progress() -> Iterator[Callable[[str, int | None], None]]:
         yield on_step
 
 
-report.params += _access_options()
+report.params += server_options("MARINER", _PORT, is_named=False)[2:]  # without host and port

@@ -1,11 +1,9 @@
 """The Delta tables of a lake: where they are, their columns, and their files.
 
 A file has rows of one day (UTC) of ``timestamp``, sorted by it, in row groups of which each task of
-Spark reads one. Types and the like are dictionary-encoded, ids and times delta-encoded. A written
-file is no part of a table until it is committed.
-
-Credentials for object stores come from the environment, by the names of the ``object_store``
-library (``AWS_ACCESS_KEY_ID``, ``GOOGLE_SERVICE_ACCOUNT``, ``AZURE_STORAGE_ACCOUNT_KEY``, …).
+Spark reads one. A written file is no part of a table until it is committed. Credentials for object
+stores come from the environment, by the names of the ``object_store`` library
+(``AWS_ACCESS_KEY_ID``, ``GOOGLE_SERVICE_ACCOUNT``, ``AZURE_STORAGE_ACCOUNT_KEY``, …).
 """
 
 import contextlib

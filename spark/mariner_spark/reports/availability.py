@@ -36,27 +36,6 @@ _ENGINE_TYPE: Final = r"^event/[^/]+/engine\z"
 _CLIENT_TYPE: Final = r"^event/[^/]+/(eventer|mariner)/([^/]+)\z"
 
 
-def runs(events: DataFrame) -> DataFrame:
-    """Runs of engines, and connected times of clients.
-
-    A row is an uninterrupted time in which an engine ran, or a client had a connection:
-
-    * ``server``: id of the server
-    * ``kind``: ``engine``; ``eventer`` or ``mariner`` (a client of that protocol); ``clients`` (any
-      client)
-    * ``name``: of the client, null otherwise
-    * ``begin``, ``end``, and ``up_s``: seconds between them
-    * ``is_begin_seen``: whether its begin was read; false: it began before the first event
-    * ``ended_by``: ``stopped`` or ``killed`` (the engine), ``disconnected`` (the client); null:
-      it was up at the last event of the server
-
-    The events are all of the servers, of any type, because a killed engine's run ends with the
-    last one; or the result of :func:`find_runs`. The ``limits.REPORT_ROWS`` latest runs are
-    returned, the latest first.
-    """
-    return RUNS.first(find_runs(events))
-
-
 def _totals_of_runs(_events: DataFrame, found: DataFrame) -> DataFrame:
     """Totals of :func:`find_runs`: a row."""
     longest = sf.struct(*_SUBJECT, _up_s().alias("up_s"))
@@ -73,8 +52,8 @@ def _up_s() -> Column:
     return seconds(us("end") - us("begin"))
 
 
-def availability(events: DataFrame) -> DataFrame:
-    """Uptime of engines and clients.
+def find_availability(events: DataFrame) -> DataFrame:
+    """Uptime of engines and clients; :func:`availability` has engines first, then the most runs.
 
     A row is an engine or a client (``server``, ``kind``, ``name`` as in :func:`runs`):
 
@@ -85,14 +64,8 @@ def availability(events: DataFrame) -> DataFrame:
     * ``longest_down_s``: seconds of the longest time down; null: there was none
     * ``is_up``: whether it was up at the last event of its server
 
-    The events are as for :func:`runs`. Engines come first, then the most runs;
-    ``limits.REPORT_ROWS`` at most.
+    The events are as for :func:`runs`.
     """
-    return AVAILABILITY.first(find_availability(events))
-
-
-def find_availability(events: DataFrame) -> DataFrame:
-    """All rows of :func:`availability`, in any order."""
     of_subject = Window.partitionBy(*_SUBJECT).orderBy("begin", "end")
     whole_us = us("last") - us("first")
     down_us = us("up_again") - us("end")
@@ -129,10 +102,22 @@ def find_availability(events: DataFrame) -> DataFrame:
 
 
 def find_runs(events: DataFrame) -> DataFrame:
-    """All runs, in any order: the columns of :func:`runs` without ``up_s``.
+    """Runs of engines, and connected times of clients, in any order; :func:`runs` has the latest.
 
-    Both reports are computed from them, and it is most of their work:
-    ``find_runs(events).persist()`` does it once. Its result may be the argument, too.
+    A row is an uninterrupted time in which an engine ran, or a client had a connection:
+
+    * ``server``: id of the server
+    * ``kind``: ``engine``; ``eventer`` or ``mariner`` (a client of that protocol); ``clients`` (any
+      client)
+    * ``name``: of the client, null otherwise
+    * ``begin``, ``end``; and ``up_s`` (of :func:`runs`): seconds between them
+    * ``is_begin_seen``: whether its begin was read; false: it began before the first event
+    * ``ended_by``: ``stopped`` or ``killed`` (the engine), ``disconnected`` (the client); null:
+      it was up at the last event of the server
+
+    The events are all of the servers, of any type, because a killed engine's run ends with the last
+    one; or the result of this function: ``find_runs(events).persist()`` does most of the work of
+    both reports once.
     """
     if "is_begin_seen" in events.columns:
         return events
@@ -140,6 +125,10 @@ def find_runs(events: DataFrame) -> DataFrame:
     engines = _engine_runs(events)
     clients = _client_runs(_connections(events), engines)
     return engines.select(*_RUN).unionByName(clients)
+
+
+runs: Final = views.first_of(find_runs, lambda: RUNS)
+availability: Final = views.first_of(find_availability, lambda: AVAILABILITY)
 
 
 # --- engines ------------------------------------------------------------------------------

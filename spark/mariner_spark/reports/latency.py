@@ -16,12 +16,12 @@ LATE: Final = timedelta(minutes=1)
 _PERCENTILES: Final = {"p50_s": 0.5, "p95_s": 0.95, "p99_s": 0.99}
 
 
-def latency(events: DataFrame, *, depth: int = 2, late: timedelta = LATE) -> DataFrame:
+def find_latencies(events: DataFrame, *, depth: int = 2, late: timedelta = LATE) -> DataFrame:
     """Latencies by type prefix: timestamp less source timestamp.
 
-    A row is a type prefix; the ``limits.REPORT_ROWS`` with most source timestamps are returned, the
-    largest first. For RSB events it is the bridge's prefix and the first segments of their scope,
-    and the source timestamp is RSB's create time.
+    A row is a type prefix; :func:`latency` has ``limits.REPORT_ROWS``, those with most source
+    timestamps first. For RSB events it is the bridge's prefix and the first segments of their
+    scope, and the source timestamp is RSB's create time.
 
     * ``prefix``: path of the first ``depth`` segments of the types
     * ``events``: number of events; ``with_source``: of those with a source timestamp, which the
@@ -31,11 +31,6 @@ def latency(events: DataFrame, *, depth: int = 2, late: timedelta = LATE) -> Dat
     * ``min_s``, ``max_s``: least and largest latency in seconds; negative for future events
     * ``p50_s``, ``p95_s``, ``p99_s``: percentiles of the latency in seconds, without future events
     """
-    return REPORT.first(find_latencies(events, depth=depth, late=late))
-
-
-def find_latencies(events: DataFrame, *, depth: int = 2, late: timedelta = LATE) -> DataFrame:
-    """All rows of :func:`latency`, in any order."""
     found = sf.col("latency_us")
     past = sf.when(found >= 0, found)
     percentiles = sf.percentile_approx(
@@ -58,12 +53,7 @@ def find_latencies(events: DataFrame, *, depth: int = 2, late: timedelta = LATE)
             seconds(sf.max(found)).alias("max_s"),
         )
         .select(
-            "prefix",
-            "events",
-            "with_source",
-            "late",
-            "future",
-            "min_s",
+            *("prefix", "events", "with_source", "late", "future", "min_s"),
             *(
                 seconds(sf.get("percentiles", sf.lit(i))).alias(name)
                 for i, name in enumerate(_PERCENTILES)
@@ -71,6 +61,9 @@ def find_latencies(events: DataFrame, *, depth: int = 2, late: timedelta = LATE)
             "max_s",
         )
     )
+
+
+latency: Final = views.first_of(find_latencies, lambda: REPORT)
 
 
 # --- on the page --------------------------------------------------------------------------
@@ -101,7 +94,7 @@ def _view(rows: Sequence[views.Row], totals: views.Row) -> views.View:
         for row in measured[: views.N_BARS]
         for percentile in colours
     ]
-    y = views.names_axis("name", list(names.values()))
+    y = views.names_axis(list(names.values()))
     tips = views.tooltip(type="name", percentile="percentile", latency="shown", events="events")
     line = {"type": "line", "strokeWidth": 2, "opacity": 0.5}
     point = {"type": "point", "filled": True, "size": 90, "opacity": 1}

@@ -49,12 +49,7 @@ def values(
         "type_path",
         "bucket",
         sf.lit(width.total_seconds()).alias("bucket_s"),
-        "count",
-        "min",
-        "max",
-        "mean",
-        "first",
-        "last",
+        *("count", "min", "max", "mean", "first", "last"),
         sf.coalesce(_within("weighted", "low", "high"), "mean").alias("time_mean"),
     )
 

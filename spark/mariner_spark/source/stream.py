@@ -1,18 +1,16 @@
 """``spark.readStream.format("mariner")``: offsets and batches of a stream, and reading them.
 
-Spark keeps the reader in a process beside the driver while the query runs, asks it for the latest
-offsets, and has it plan the batches between them, which tasks read. Offsets are in the query's
-checkpoint before their batch is read, so that the same batch is read again after a crash: the
-events between two offsets never change.
+Spark keeps the reader in a process beside the driver, asks it for the latest offsets, and has it
+plan the batches between them, which tasks read. Offsets are in the query's checkpoint before their
+batch is read, so that the same batch is read again after a crash: the events between two offsets
+never change.
 
 A batch has the events of each server after its start offset, up to and including its end offset.
 With several gateways, each server is read from one that has the event at the end offset, or a later
 one, and so all of them: events of a server reach other gateways in their order. Events that several
 gateways have (replication) are read once. The query waits for unavailable gateways. Only a new
-query, and one that reads what is available now, needs one at its start.
-
-Connection events do not start a batch for ``limits.CONNECTION_EVENTS_WAIT_S``, because reading
-causes some itself; until then they wait for other events.
+query, and one that reads what is available now, needs one at its start. Connection events do not
+start a batch for ``limits.CONNECTION_EVENTS_WAIT_S``, because reading causes some itself.
 """
 
 import dataclasses
@@ -209,9 +207,9 @@ class StreamReader(DataSourceStreamReader, datasource.SupportsTriggerAvailableNo
         """Refuse events that do not continue those that were read."""
         for server in begin.keys() & self._histories.keys():
             gateway, history, _ = self._histories[server]
-            server_events.check_history(
-                gateway, server, history_ids.get(server), history, begin[server].session
-            )
+            known, session = history_ids.get(server), begin[server].session
+            if error := server_events.history_error(gateway, server, known, history, session):
+                raise error
 
     def _encode(self, events: Offsets, history_ids: Mapping[int, str]) -> dict[str, Any]:
         """Offsets as Spark stores them, with the current histories, or else the known ones."""
@@ -331,11 +329,10 @@ class StreamPartition(InputPartition):
 
     def check(self, gateway: GatewayClient) -> HistoryError | None:
         """The error of a gateway with another history; another one may have the right history."""
-        try:
-            server_events.check_gateway(gateway, self.server, self.history_id, self.end.session)
-        except HistoryError as e:
-            return e
-        return None
+        current = server_events.find_histories(gateway).get(self.server)
+        return server_events.history_error(
+            repr(gateway), self.server, self.history_id, current, self.end.session
+        )
 
 
 class _Availability(NamedTuple):
