@@ -229,9 +229,9 @@ class Place(abc.ABC):
     def choose(self, name: str | None) -> tuple[str, list[str]]:
         """A backup by its name, or (None) the newest state; and why others were not considered."""
         names = self.names()
-        if name is not None and name in names:
-            return name, []
         if name is not None and names:
+            if name in names:
+                return name, []
             known = ", ".join(names)
             raise StorageError(f"{self}: there is no backup {name}, expected one of {known}")
         kept = self.kept()
@@ -371,10 +371,8 @@ class ObjectPlace(Place):
             from obstore import store  # noqa: PLC0415
             from obstore.exceptions import BaseError  # noqa: PLC0415
         except ImportError as e:
-            raise StorageError(
-                f"{url}: object stores need the extra `backup`"
-                " (pip install 'mariner-gateway[backup]')"
-            ) from e
+            advice = "object stores need the extra `backup` (pip install 'mariner-gateway[backup]')"
+            raise StorageError(f"{url}: {advice}") from e
         self._url = url.rstrip("/")
         self._failures = (BaseError, OSError, ValueError)
         with self._errors("used"):
@@ -444,9 +442,8 @@ class ObjectPlace(Place):
         with self._errors("read"):
             found = self._store.list_with_delimiter()
         names = [i["path"].removesuffix(_MANIFEST) for i in found["objects"]]
-        folders = found["common_prefixes"]
         whole, begun = (
-            sorted(i for i in every if _NAME.fullmatch(i)) for every in (names, folders)
+            sorted(filter(_NAME.fullmatch, every)) for every in (names, found["common_prefixes"])
         )
         return whole, begun
 

@@ -102,14 +102,9 @@ def _summary(status: gateway.GatewayStatus) -> Table:
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     color = "green" if status.not_ready is None else "red"
-    table.add_row(
-        "gateway",
-        Text.assemble(
-            f"{printable(status.name)} {status.version}, ",
-            (status.status, color),
-            f", up {duration(status.uptime_s)}, pid {status.pid}",
-        ),
-    )
+    name, rest = f"{printable(status.name)} {status.version}, ", f", pid {status.pid}"
+    up = f", up {duration(status.uptime_s)}"
+    table.add_row("gateway", Text.assemble(name, (status.status, color), up, rest))
     if status.not_ready is not None:
         table.add_row("not ready", Text(printable(status.not_ready), "red"))
     if not status.is_reloaded:
@@ -131,28 +126,18 @@ def _store(store: gateway.StoreStatus) -> Iterator[tuple[str, str]]:
     path = "" if store.path is None else f" {store.path}"
     yield "store", f"{store.backend}{path}: {store.events:,} {plural(store.events, 'event')}{since}"
     disk = "" if store.free_bytes is None else f", {decimal(store.free_bytes)} free"
-    yield (
-        "",
-        f"{store.event_types:,} {plural(store.event_types, 'type')},"
-        f" {decimal(store.size_bytes)}{disk}, {decimal(store.compaction_bytes)} to compact",
-    )
-    if store.since_commit_s is None:
-        commit = "no commit yet"
-    else:
-        commit = f"last commit {duration(store.since_commit_s)} ago"
-    yield (
-        "",
-        f"{commit}, events waiting for one: {store.pending_events:,}; queries:"
-        f" {store.queries_running} running, {store.queries_waiting} waiting",
-    )
+    types = f"{store.event_types:,} {plural(store.event_types, 'type')}"
+    to_compact = decimal(store.compaction_bytes)
+    yield "", f"{types}, {decimal(store.size_bytes)}{disk}, {to_compact} to compact"
+    ago_s, waiting = store.since_commit_s, f"events waiting for one: {store.pending_events:,}"
+    commit = "no commit yet" if ago_s is None else f"last commit {duration(ago_s)} ago"
+    queries = f"{store.queries_running} running, {store.queries_waiting} waiting"
+    yield "", f"{commit}, {waiting}; queries: {queries}"
 
 
 def _wires(wires: dict[str, gateway.WireStatus]) -> Table:
-    table = output.table(
-        *("WIRE", "CONNECTIONS", "CLIENTS", "REGISTERED/S", "NOTIFIED/S"),
-        *("REGISTERED", "NOTIFIED", "REFUSED", "DECLINED"),
-        left=1,
-    )
+    names = "WIRE", "CONNECTIONS", "CLIENTS", "REGISTERED/S", "NOTIFIED/S", "REGISTERED", "NOTIFIED"
+    table = output.table(*names, "REFUSED", "DECLINED", left=1)
     for name, wire in wires.items():
         rates = _rate(wire.registered_per_s), _rate(wire.notified_per_s)
         counts = wire.events_registered, wire.events_notified, wire.rejected, wire.declined
@@ -162,9 +147,8 @@ def _wires(wires: dict[str, gateway.WireStatus]) -> Table:
 
 
 def _clients(clients: list[gateway.ClientStatus], n_left_out: int) -> Table:
-    table = output.table(
-        *("CLIENT", "WIRE", "CONNECTIONS", "REGISTERED/S", "NOTIFIED/S", "UNREAD", "BEHIND"), left=2
-    )
+    names = "CLIENT", "WIRE", "CONNECTIONS", "REGISTERED/S", "NOTIFIED/S", "UNREAD", "BEHIND"
+    table = output.table(*names, left=2)
     table.add_column("QUOTA", overflow="fold")
     for client in clients:
         table.add_row(

@@ -47,11 +47,7 @@ def spark_errors() -> Iterator[None]:
         text = f"this needs the extra 'spark': pip install 'mariner-gateway[spark]' ({e})"
         raise CommandError(text, EXIT_USAGE) from None
 
-    from mariner_spark.errors import (  # noqa: PLC0415
-        MarinerSparkError,
-        NoLakeError,
-        OptionError,
-    )
+    from mariner_spark import errors  # noqa: PLC0415
 
     # errors are reported here, once
     logging.basicConfig(handlers=[logging.NullHandler()])
@@ -59,20 +55,19 @@ def spark_errors() -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         raise CommandError("", EXIT_INTERRUPTED) from None
-    except OptionError as e:
+    except errors.OptionError as e:
         text = _STORE_OPTION.sub("--store", without_secrets(str(e)))
         raise CommandError(text, EXIT_FAILED if e.option in _GATEWAY_ERRORS else EXIT_USAGE) from e
-    except NoLakeError as e:
+    except errors.NoLakeError as e:
         raise CommandError(without_secrets(str(e)), EXIT_USAGE) from e
-    except (MarinerSparkError, MarinerError) as e:
+    except (errors.MarinerSparkError, MarinerError) as e:
         raise CommandError(without_secrets(str(e)), EXIT_FAILED) from e
     except PySparkException as e:
         text = without_secrets(reason(str(e)))
-        is_usage = (
-            isinstance(e, AnalysisException) and text.partition(":")[0] not in _GATEWAY_ERRORS
-        )
-        text = _STORE_OPTION.sub("--store", text)
-        raise CommandError(text, EXIT_USAGE if is_usage else EXIT_FAILED) from e
+        is_of_gateway = text.partition(":")[0] in _GATEWAY_ERRORS
+        is_usage = isinstance(e, AnalysisException) and not is_of_gateway
+        code = EXIT_USAGE if is_usage else EXIT_FAILED
+        raise CommandError(_STORE_OPTION.sub("--store", text), code) from e
     except Py4JJavaError as e:
         text = str(e)  # a line about the call, and then what happened
         raise CommandError(reason(text.partition("\n: ")[2] or text), EXIT_FAILED) from e

@@ -172,10 +172,10 @@ def _check(
     for server, source, moment in moments:
         there, here = times.to_us(moment), base[server].timestamp
         if there != here:
+            one, other = (times.to_datetime(i).isoformat() for i in (there, here))
             raise LakeError(
                 f"{lake}: {source} has other events of server {server} than the lake: its session"
-                f" {base[server].session} is of {times.to_datetime(there).isoformat()}, in the lake"
-                f" of {times.to_datetime(here).isoformat()}. {_OTHER_STORE}"
+                f" {base[server].session} is of {one}, in the lake of {other}. {_OTHER_STORE}"
             )
 
 

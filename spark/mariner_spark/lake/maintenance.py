@@ -11,7 +11,7 @@ import dataclasses
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import groupby
+from itertools import chain, groupby
 from operator import itemgetter
 from typing import Final
 
@@ -170,11 +170,8 @@ def _update(lake: Lake, name: str, is_new: bool) -> bool:
     if is_new := paths is None:
         paths = tables.paths_of(events)
     if name == LATEST and paths:
-        old = (
-            []
-            if is_new
-            else [tables.read_rows(lake, LATEST, path) for path in tables.paths_of(table)]
-        )
+        known = [] if is_new else tables.paths_of(table)
+        old = [tables.read_rows(lake, LATEST, path) for path in known]
         rows = pa.concat_tables([arrow_schema(LATEST).empty_table(), *old])
         for path in sorted(paths, reverse=True):  # by time: the others seldom have later events
             rows = _with_later(lake, rows, path)
@@ -182,9 +179,8 @@ def _update(lake: Lake, name: str, is_new: bool) -> bool:
     else:
         columns, is_number = arrow_schema(VALUES).names, pc.field("value").is_valid()
         parts = (tables.read_rows(lake, EVENTS, path, columns).filter(is_number) for path in paths)
-    files = [
-        file for rows in parts if rows.num_rows for file in tables.write_rows(lake, name, rows)
-    ]
+    written = [tables.write_rows(lake, name, rows) for rows in parts if rows.num_rows]
+    files = [*chain.from_iterable(written)]
     return lake.commit(table, name, files, [Transaction(_APP, last)], replaces_all=is_new)
 
 

@@ -87,11 +87,7 @@ def find_availability(events: DataFrame) -> DataFrame:
             sf.bool_or(sf.isnull("ended_by")).alias("is_up"),
         )
         .select(
-            *_SUBJECT,
-            "runs",
-            "killed",
-            "first",
-            "last",
+            *(*_SUBJECT, "runs", "killed", "first", "last"),
             seconds(sf.col("up_us")).alias("up_s"),
             seconds(whole_us - sf.col("up_us")).alias("down_s"),
             sf.try_divide(sf.col("up_us"), whole_us).alias("share"),
@@ -294,10 +290,7 @@ def _view_availability(rows: Sequence[views.Row], totals: views.Row) -> views.Vi
         for row in shown
     ]
     tips = views.tooltip(what="name", up="up", down="down", runs="runs")
-    engines, clients = (
-        views.plural(totals["engines"], "engine"),
-        views.plural(totals["clients"], "client"),
-    )
+    engines, clients = (views.plural(totals[f"{i}s"], i) for i in ("engine", "client"))
     finding = f"{engines}, killed {views.plural(totals['killed'], 'time')}; {clients}."
     note = views.part_of(len(shown), totals["rows"], "row")
     spec = views.bars(marks, list(names.values()), tips)

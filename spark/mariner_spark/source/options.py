@@ -437,13 +437,9 @@ class Options:
     @property
     def selection(self) -> Selection:
         """The selected events."""
-        source = Interval(self.source_from, self.source_to)
-        return Selection(
-            types=self.types,
-            time=Interval(self.from_, self.to),
-            servers=self.servers,
-            source=None if source == (None, None) else source,
-        )
+        found = Interval(self.source_from, self.source_to)
+        source = None if found == (None, None) else found
+        return Selection(self.types, Interval(self.from_, self.to), self.servers, source)
 
     def check_batch(self) -> None:
         """Raise OptionError for an option of a stream."""
