@@ -135,6 +135,10 @@ MAX_ANNOUNCED_NAMES: Final = 10_000
 """The same for types with names of clients, of connection events. With one token for all, clients
 can invent names."""
 
+TURN_ANNOUNCEMENTS: Final = 32
+"""Connections announced in one iteration of the loop, about 2 ms: a network failure ends thousands
+at once."""
+
 MAX_NAME_CHARACTERS: Final = 256
 """Length of a client's name: it is kept while the client is connected, and is part of an event type
 and of log lines."""
@@ -447,6 +451,10 @@ MAX_DELETED_CURSORS: Final = 1_000
 """Names of deleted cursors that are kept, for other servers of a group that do not know yet: those
 that were deleted last."""
 
+FEW_PARKED: Final = 64
+"""Rows of parked events that are looked up one by one, about 20 us each; reading all rows of a
+cursor takes up to 5 ms."""
+
 MAX_PARKED: Final = 1_000
 """Events that a cursor may have parked; somebody is to look at them before there are so many."""
 
@@ -579,6 +587,9 @@ MAX_HAT_UNREFERENCED: Final = 1_000_000
 """Events of a hat-event database that its own index lacks: none, unless it is damaged. Their
 positions are kept in memory, at about 0.3 kB each."""
 
+IMPORT_COMMIT_BYTES: Final = 8 << 20
+"""Payload bytes of imported events that are written at a time."""
+
 MAX_LISTED: Final = 1_000
 """Events that could not be imported, or findings about a store, listed one by one."""
 
@@ -630,6 +641,9 @@ SCRYPT_ROUNDS: Final = 5
 SCRYPT_TIMEOUT_S: Final = 8.0
 """Time for a check to begin and end, while others take their turns; below the time limit for init,
 so that there is an answer."""
+
+MAX_TOKENS: Final = 2
+"""Tokens of a client that are valid at a time: the old one and the new one."""
 
 MAX_KNOWN_CHECKS: Final = 10_000
 """Checks with the right token that are remembered, with a wrong one, and addresses and names whose

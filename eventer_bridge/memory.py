@@ -145,12 +145,7 @@ def subscription_bytes(types: Sequence[EventType]) -> int:
 
 
 def query_bytes(params: QueryParams, n_bytes: int) -> int:
-    """Memory of a query that waits.
-
-    Args:
-        params: the query.
-        n_bytes: that it came as.
-    """
+    """Memory of a query that waits, and came as so many bytes."""
     if isinstance(params, QueryServerParams):
         return n_bytes
     types = params.event_types or ()
@@ -166,12 +161,9 @@ ENTRY_BYTES: Final = 100
 
 
 class BoundedCache(Generic[K, V]):
-    """A dict that is cleared before it takes more than ``limits.CACHE_BYTES``.
+    """A dict that is cleared before it takes more than ``limits.CACHE_BYTES``. One thread.
 
-    Belongs to one thread.
-
-    Attributes:
-        known: the entries; always the same dict, a plain one for fast look-ups.
+    ``known`` are the entries; always the same dict, a plain one for fast look-ups.
     """
 
     __slots__ = ("_n_bytes", "known")
@@ -181,13 +173,7 @@ class BoundedCache(Generic[K, V]):
         self._n_bytes = 0
 
     def put(self, key: K, value: V, n_bytes: int) -> None:
-        """Add a new entry, unless it is too large by itself.
-
-        Args:
-            key: its key.
-            value: its value.
-            n_bytes: size of both.
-        """
+        """Add a new entry of so many bytes, unless it is too large by itself."""
         n_bytes += ENTRY_BYTES
         if n_bytes > limits.CACHE_BYTES:
             return

@@ -76,11 +76,7 @@ class Timestamp(_Record, frozen=True, order=True):
 
     @classmethod
     def checked(cls, s: int, us: int) -> Self:
-        """A timestamp of values that may be out of range.
-
-        Raises:
-            InvalidEventError: one of them is.
-        """
+        """A timestamp of values that may be out of range, by ``InvalidEventError``."""
         if not (INT64_MIN <= s <= INT64_MAX and 0 <= us < 1_000_000):
             raise InvalidEventError(
                 f"timestamp out of range: s={s} us={us}"
@@ -96,11 +92,7 @@ class Timestamp(_Record, frozen=True, order=True):
 
     @classmethod
     def from_float(cls, seconds: float) -> Self:
-        """From seconds since 1970-01-01, rounded to microseconds.
-
-        Raises:
-            InvalidEventError: they are out of range.
-        """
+        """From seconds since 1970-01-01, rounded to microseconds; raises as :meth:`checked`."""
         s, us = divmod(round(seconds * 1_000_000), 1_000_000)
         return cls.checked(s, us)
 
@@ -132,11 +124,7 @@ class JsonPayload(_Record, frozen=True, tag_field="payload_type", tag="json"):
 
     @classmethod
     def of(cls, value: Any) -> Self:
-        """Encode a Python value.
-
-        Raises:
-            TypeError: the value has no JSON form.
-        """
+        """Encode a Python value; ``TypeError``: it has no JSON form."""
         return cls(msgspec.Raw(msgspec.json.encode(value)))
 
     def value(self) -> Any:
@@ -172,28 +160,17 @@ class Event(_Record, frozen=True):
     payload: Payload | None
 
 
-def precedes(first: Event, second: Event) -> bool:
-    """Natural order: events of one server by id, of different servers by timestamp (001)."""
-    if first.id.server == second.id.server:
-        return first.id < second.id
-    return first.timestamp < second.timestamp
-
-
 def natural_key(event: Event) -> tuple[Timestamp, EventId]:
-    """Sort key of the natural order.
+    """Sort key of the natural order: events of one server by id, of several by timestamp (001).
 
-    It agrees with :func:`precedes`, because timestamps of one server never go backwards when its
-    ids rise, and breaks ties between servers by id, so that the order is total.
+    Timestamps of one server never go backwards when its ids rise. Ties between servers are broken
+    by id, so that the order is total.
     """
     return event.timestamp, event.id
 
 
 def check_registrable(event_type: EventType) -> None:
-    """Refuse a type that only queries may have.
-
-    Raises:
-        InvalidEventError: a segment is ``?`` or ``*`` (000, "type").
-    """
+    """Raise ``InvalidEventError`` for a type that only queries may have (000, "type")."""
     if not WILDCARDS.isdisjoint(event_type):
         raise InvalidEventError(
             f"event type {'/'.join(event_type)!r}: '?' and '*' are for queries only,"
@@ -217,15 +194,7 @@ class Source(NamedTuple):
 
 
 class ProcessEvent(msgspec.Struct, frozen=True, gc=False):
-    """An event while its session is processed (000).
-
-    Attributes:
-        source: a connection, a module or the engine. Known only while the session is processed.
-        type: event type.
-        source_timestamp: when it happened, if its source gave that.
-        payload: payload, not decoded.
-        id: identifier that the event will have; None until it joins a session.
-    """
+    """An event while its session is processed (000): its source is known, its id maybe not yet."""
 
     source: Source
     type: EventType

@@ -24,11 +24,7 @@ _YEAR: Final = re.compile(r"[0-9]{4}")
 
 
 def parse(text: str) -> Timestamp:
-    """Parse a moment; see the module. Any thread.
-
-    Raises:
-        InvalidEventError: the text is no moment, or out of range.
-    """
+    """Parse a moment; see the module; ``InvalidEventError``: it is none. Any thread."""
     if _YEAR.fullmatch(text):
         raise InvalidEventError(f"{text!r}: {EXPECTED}")
     try:
@@ -44,11 +40,7 @@ def parse(text: str) -> Timestamp:
 
 
 def parse_last(text: str) -> Timestamp:
-    """As :func:`parse`, of an inclusive end: a date is the end of its day.
-
-    Raises:
-        InvalidEventError: as there.
-    """
+    """As :func:`parse`, of an inclusive end: a date is the end of its day."""
     moment = parse(text)
     return Timestamp(moment.s + _DAY_S - 1, 999_999) if _is_date(text) else moment
 

@@ -27,11 +27,7 @@ OPEN: Final = -1
 class _Level:
     """The segments of query types at one position, as sets of bits.
 
-    Attributes:
-        literals: query types with a literal segment, by segment.
-        any: those with ``?``.
-        opens: those with ``*``.
-        ends: those that end before it.
+    Those with a literal segment, by segment; with ``?``; with ``*``; and that end before it.
     """
 
     __slots__ = ("any", "ends", "literals", "opens")
@@ -42,17 +38,10 @@ class _Level:
 
 
 class Patterns:
-    """Query types, matched all at once.
+    """Query types, of which at least one must match, matched all at once.
 
-    A walk along the segments of an event type has a state: the set of the query types that
-    match so far, 0 if none does, or :data:`OPEN`.
-
-    Args:
-        query_types: of which at least one must match.
-
-    Attributes:
-        query_types: without duplicates.
-        is_everything: whether every event type matches.
+    A walk along the segments of an event type has a state: the set of the query types that match so
+    far, 0 if none does, or :data:`OPEN`.
     """
 
     __slots__ = ("_all", "_levels", "_minimal", "is_everything", "query_types")
@@ -166,21 +155,13 @@ class Patterns:
 
 
 class Subscription:
-    """Set of event types, given by query types.
+    """Set of event types, given by query types, of which at least one must match.
 
     Two are equal if they were formed of equal sets; an intersection does not equal a set that
-    happens to have the same types.
+    happens to have the same types. ``parts`` are sets that must all match, for walks (see
+    ``rocksdb.types``).
 
-    Args:
-        query_types: of which at least one must match.
-
-    Raises:
-        InvalidSubscriptionError: ``*`` is not the last segment, a query type is too long,
-            or there are too many (``limits``).
-
-    Attributes:
-        parts: sets that must all match; for walks (see ``rocksdb.types``).
-        is_everything: whether every event type matches.
+    Raises ``InvalidSubscriptionError``: ``*`` is not the last segment, or too much (``limits``).
     """
 
     __slots__ = ("_hash", "_query_types", "is_everything", "parts")
@@ -199,9 +180,7 @@ class Subscription:
     def query_types(self) -> tuple[EventType, ...]:
         """The query types, sorted, without those that another one includes.
 
-        Raises:
-            InvalidSubscriptionError: it is an intersection, and has more than
-                ``limits.MAX_COMMON_TYPES``.
+        ``InvalidSubscriptionError``: an intersection has more than ``limits.MAX_COMMON_TYPES``.
         """
         if self._query_types is None:
             if len(self.parts) == 1:
@@ -230,12 +209,7 @@ class Subscription:
         return Subscription(())._set((Patterns(query_types),))
 
     def intersection(self, other: "Subscription") -> "Subscription":
-        """The types in both.
-
-        Raises:
-            InvalidSubscriptionError: one of them is an intersection, and has too many
-                ``query_types``.
-        """
+        """The types in both; raises as :attr:`query_types` of one that is an intersection."""
         if other.is_everything or self is other:
             return self
         if self.is_everything:
@@ -269,11 +243,7 @@ class Subscription:
 
 
 def check_query_types(query_types: Iterable[Sequence[str]]) -> None:
-    """Refuse more query types, or longer ones, than a subscription or a query may have.
-
-    Raises:
-        InvalidSubscriptionError: these are too many, or one is too long.
-    """
+    """Raise ``InvalidSubscriptionError`` for more query types, or longer ones, than allowed."""
     n_segments = 0
     for number, query_type in enumerate(query_types, 1):
         _check_size(number, query_type)

@@ -31,7 +31,7 @@ _CRL: Final = re.compile(rb"-----BEGIN X509 CRL-----.*?-----END X509 CRL-----", 
 def server_context(
     cert: Path, key: Path, client_ca: Path | None = None, crl: Path | None = None
 ) -> ssl.SSLContext:
-    """Context of a listener.
+    """Context of a listener; ``ConfigurationError``: a file is missing or invalid.
 
     Args:
         cert: PEM file of the certificate, followed by its chain up to the CA.
@@ -39,9 +39,6 @@ def server_context(
         client_ca: PEM file of the CA of client certificates; None: clients need none.
         crl: PEM file of the revocation lists of all CAs in ``client_ca`` that issue certificates of
             clients; None: none is revoked.
-
-    Raises:
-        ConfigurationError: a file is missing or invalid.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _harden(context)
@@ -62,13 +59,9 @@ def client_context(
 ) -> ssl.SSLContext:
     """Context of a client; certificate and name of the server are always verified.
 
-    Args:
-        ca: PEM file of the CA of the server's certificate; None: the CAs that this system trusts.
-        cert: PEM file of the client's certificate, for servers that require one, with its ``key``.
-
-    Raises:
-        ConfigurationError: a file is missing or invalid, or one of ``cert`` and ``key`` is given
-            without the other.
+    ``ca`` is of the server's certificate; None: the CAs that this system trusts. A client's
+    certificate, for servers that require one, comes with its ``key``. ``ConfigurationError``: it
+    does not, or a file is missing or invalid.
     """
     if (cert is None) != (key is None):
         raise ConfigurationError("a client certificate and its key must be given together")
@@ -116,39 +109,23 @@ def certificate_name(text: str) -> str:
 
 
 def expiry(cert: Path) -> datetime:
-    """When the first certificate of a file expires.
-
-    Raises:
-        ConfigurationError: the file is missing or invalid.
-    """
+    """When the first certificate of a file expires; ``ConfigurationError`` if it is unusable."""
     return min(i.not_valid_after_utc for i in _read_certificates(cert))
 
 
 def ca_expiry(ca: Path) -> datetime:
-    """When the last CA of a file expires: the others may be there until they are replaced.
-
-    Raises:
-        ConfigurationError: the file is missing or invalid.
-    """
+    """When the last CA of a file expires: the others may be there until they are replaced."""
     return max(i.not_valid_after_utc for i in _read_certificates(ca))
 
 
 def crl_expiry(crl: Path) -> datetime | None:
-    """When the first revocation list of a file is out of date; None: never.
-
-    Raises:
-        ConfigurationError: the file is missing or invalid.
-    """
+    """When the first revocation list of a file is out of date; None: never."""
     moments = [i.next_update_utc for i in read_crl(crl)]
     return min((i for i in moments if i is not None), default=None)
 
 
 def read_crl(crl: Path) -> list[x509.CertificateRevocationList]:
-    """The revocation lists of a PEM file.
-
-    Raises:
-        ConfigurationError: it is missing or invalid.
-    """
+    """The revocation lists of a PEM file; ``ConfigurationError``: it is missing or invalid."""
     try:
         found = [x509.load_pem_x509_crl(i) for i in _CRL.findall(_read(crl))]
     except ValueError:

@@ -114,7 +114,9 @@ TABLE: Final[dict[str, OnAccount | Bounded]] = {
     # other servers
     "Feed._backlog": _FOLLOWED,
     "_Begun.events": _FOLLOWED,
-    "_Handler._queued": Bounded("what one other server sent before its first answer, one frame"),
+    "EventerClient._queued": Bounded(
+        "what one other server sent before its first answer, one frame"
+    ),
     "RelayCore._feeds": Bounded("two"),
     "RelayCore._positions": Bounded("two"),
     "Gateway._replications": Bounded("remote.limits.MAX_GROUP_SERVERS, or as configured"),

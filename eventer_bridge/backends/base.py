@@ -1,12 +1,12 @@
-"""The contract of backends (000, "Backend engine"; DESIGN: layers 5 to 7).
+"""The contract of backends (000, "Backend engine"), and what they share.
 
 A backend stores events and answers queries. The engine allocates ids and timestamps; the backend
-keeps the events for ever, or by its retention rules (see ``retention``). Deleted events are in no
-answer, but do not lower the marks. Every implementation passes one contract test suite
-(``tests/eventer_bridge/backends``).
+keeps the events for ever, or by its retention rules. Deleted events are in no answer, but do not
+lower the marks. Every implementation passes one contract test suite.
 
-All methods are called on the event loop's thread. Work that may block is done on threads that the
-backend owns; functions that run there are named ``ext_…``.
+All methods are called on the event loop's thread, unless they say otherwise. Work that may block is
+done on threads that the backend owns; functions that run there are named ``ext_…``. Whatever reads
+raises ``ClosedError`` (the backend is closed) or ``StorageError`` (it cannot be read).
 """
 
 import abc
@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 
-from hat import aio, util
+from hat import util
 
 from eventer_bridge import limits
 from eventer_bridge.backends.request_keys import KeptRequest, RequestKey
@@ -34,6 +34,7 @@ from eventer_bridge.model import (
     Timestamp,
 )
 from eventer_bridge.packed import Batch, TypeTable, encode_type
+from eventer_bridge.resources import Resource
 from eventer_bridge.slices import Steps
 from eventer_bridge.subscription import EVERYTHING
 
@@ -45,9 +46,8 @@ class HighWaterMark(NamedTuple):
     """Where the ids and the clock of a server continue.
 
     Attributes:
-        session: the greatest session id that may have been allocated (stored or reserved);
-            0: none.
-        timestamp: the greatest timestamp stored for the server; None: none.
+        session: the greatest that may have been allocated (stored or reserved); 0: none.
+        timestamp: the greatest that is stored; None: none.
     """
 
     session: int
@@ -58,13 +58,11 @@ class StoreStats(NamedTuple):
     """Size of the store, for metrics; cheap to get.
 
     Attributes:
-        events: estimated number of stored events.
-        event_types: number of known event types.
-        size_bytes: bytes on disk; 0 for a backend without a disk.
-        free_bytes: bytes that are free on the disk; None for a backend without one.
-        compaction_bytes: bytes that compactions have still to rewrite, estimated.
-        since_commit_s: seconds since the last commit was synced; None: there was none, or there is
-            no disk.
+        events: an estimate.
+        size_bytes: on disk; 0 for a backend without a disk.
+        free_bytes: of the disk; None for a backend without one.
+        compaction_bytes: what compactions have still to rewrite, estimated.
+        since_commit_s: since the last commit was synced; None: there was none, or is no disk.
     """
 
     events: int
@@ -76,12 +74,7 @@ class StoreStats(NamedTuple):
 
 
 class QueryLoad(NamedTuple):
-    """Queries in progress.
-
-    Attributes:
-        running: queries that have started.
-        waiting: queries that have not started yet.
-    """
+    """Queries in progress: those that have started, and those that have not yet."""
 
     running: int
     waiting: int
@@ -100,7 +93,7 @@ def find_type(read: ReadTypeCb, key: bytes | EventType) -> tuple[EventType, byte
     return None if event_type is None else (event_type, b"", encode_type(event_type))
 
 
-class Backend(aio.Resource, abc.ABC):
+class Backend(Resource, abc.ABC):
     """Storage of events.
 
     Closing it (``async_close``) first commits everything that was accepted.
@@ -111,69 +104,41 @@ class Backend(aio.Resource, abc.ABC):
     stored. Sessions that failed with ``OutcomeUnknownError`` are invisible until the backend can
     write again: then it is decided, for whole sessions, whether they are stored, and ``decided`` of
     the error says so. A store that is found damaged closes the backend.
+
+    Attributes:
+        failure: why nothing can be stored now; None: it can.
+        history_id: name of the store's history (see ``history``).
+        is_whole: whether it has all that it ever had, as far as it knows: from :meth:`note_whole`
+            on, even when it is opened again; not of a new store, a restored one, or a copy.
+        is_keeping: whether it keeps anything: events, request keys, cursors.
     """
 
-    @property
-    @abc.abstractmethod
-    def failure(self) -> str | None:
-        """Why nothing can be stored now; None: it can."""
+    failure: str | None = None
+    history_id: str
+    is_whole = False
+    is_keeping = True
 
     @abc.abstractmethod
     def register_failure_cb(self, cb: Callable[[], None]) -> util.RegisterCallbackHandle:
-        """Call ``cb`` on the loop's thread whenever :attr:`failure` changes.
-
-        Returns:
-            A handle; ``cancel`` ends it.
-        """
+        """Call ``cb`` on the loop's thread whenever :attr:`failure` changes, until ``cancel``."""
 
     @abc.abstractmethod
     def high_water_mark(self, server_id: int) -> HighWaterMark:
-        """Where the ids and the clock of a server continue.
-
-        Raises:
-            ClosedError: the backend is closed.
-            StorageError: it cannot be read.
-        """
-
-    @property
-    @abc.abstractmethod
-    def history_id(self) -> str:
-        """Name of the store's history (see ``history``)."""
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether it has all that it ever had, as far as it knows.
-
-        True from :meth:`note_whole` on, also when the same store is opened again. False of a new
-        store, a restored one, or a copy.
-        """
-        return False
+        """Where the ids and the clock of a server continue."""
 
     async def note_whole(self) -> None:
-        """Note that nothing is missing.
-
-        Raises:
-            StorageError: it cannot be noted.
-        """
+        """Note that nothing is missing; raises ``StorageError`` if it cannot be noted."""
 
     @abc.abstractmethod
     async def begin_history(self, server_id: int) -> None:
         """Begin another history, as a restore does; nothing of the server is under way.
 
-        Session ids of it go on far above those that it may have given.
-
-        Raises:
-            EventerBridgeError: as :meth:`register`.
+        Session ids go on far above those that it may have given. Raises as :meth:`register`.
         """
 
     @abc.abstractmethod
     def last_session(self, server_id: int) -> HighWaterMark:
-        """The last stored session of a server, even if deleted; reservations do not count.
-
-        Raises:
-            ClosedError: the backend is closed.
-            StorageError: it cannot be read.
-        """
+        """The last stored session of a server, even if deleted; reservations do not count."""
 
     @abc.abstractmethod
     def reserve(self, server_id: int, session: int) -> asyncio.Future[None]:
@@ -185,11 +150,11 @@ class Backend(aio.Resource, abc.ABC):
 
     @abc.abstractmethod
     def check_types(self, event_types: Iterable[EventType], quota: TypeQuota | None = None) -> None:
-        """Refuse types that :meth:`register` could not store, before ids are allocated.
+        """Refuse types, known or new, that :meth:`register` could not store, before ids are given.
 
         Args:
-            event_types: types, known and new ones.
-            quota: quota of the registering client; None: this server, or another one.
+            event_types: the types.
+            quota: of the registering client; None: this server, or another one.
 
         Raises:
             LimitError: new types cost too much (see ``TypeBudget.check``).
@@ -199,106 +164,48 @@ class Backend(aio.Resource, abc.ABC):
         """Whether all of these types are known, so that nobody has to pay for them."""
         return False
 
-    @property
-    def is_keeping(self) -> bool:
-        """Whether it keeps anything: events, request keys, cursors."""
-        return True
-
     def servers(self) -> list[int]:
-        """Servers of which there are events, or were; at least those whose events are durable.
-
-        Raises:
-            ClosedError: the backend is closed.
-            StorageError: it cannot be read.
-        """
+        """Servers of which there are events, or were; at least those whose events are durable."""
         return []
 
     async def count_server(self, query: VisibleQuery, client: str) -> tuple[int, Timestamp | None]:
-        """Count the persisted events that would answer a query, without reading their payloads.
-
-        Args:
-            query: of the events of a server.
-            client: see :meth:`answer`.
-
-        Returns:
-            Their number, and the timestamp of the first; None: there is none.
-
-        Raises:
-            ClosedError: the backend is closed.
-            StorageError: it cannot be read.
-        """
+        """Number, and first timestamp, of a server's persisted events that would answer a query."""
         events = (await self.answer(query, client)).events
         return len(events), events[0].timestamp if events else None
 
     def find_requests(self, owner: str, names: Sequence[str]) -> list[KeptRequest | None]:
-        """Requests that are stored; what is under way may be found or not.
+        """Stored requests of a client, by its names of them; what is under way may be found or not.
 
-        Args:
-            owner: name of the client.
-            names: what it calls the requests.
-
-        Raises:
-            StorageError: it cannot be read, or nothing can be stored now (:attr:`failure`).
-            ClosedError: the backend is closed.
+        Also raises ``StorageError`` while there is a :attr:`failure`.
         """
         return [None] * len(names)
 
     def may_be_deleted(self, event_id: EventId) -> bool:
-        """Whether retention deleted a whole session, the same or a later one of its server.
-
-        Raises:
-            ClosedError: the backend is closed.
-            StorageError: it cannot be read.
-        """
+        """Whether retention deleted a whole session, the same or a later one of its server."""
         return False
 
     def n_deletions(self) -> int:
-        """``QueryResult.n_deletions`` at this moment.
-
-        Raises:
-            ClosedError: the backend is closed.
-            StorageError: it cannot be read.
-        """
+        """``QueryResult.n_deletions`` at this moment."""
         return 0
 
     def note_missing(self, last: EventId) -> None:
         """Note that events of a server are missing up to this one, which never came here.
 
         Kept with what is handed over next; who reads on from before is told (``deleted``).
-
-        Raises:
-            StorageError: it cannot be kept now.
-            ClosedError: the backend is closed.
         """
 
     def note_newest(self, newest: Timestamp) -> None:
-        """Note how time passes (``passed_time``), once a second: before that, nothing is old.
-
-        Args:
-            newest: the greatest timestamp of this server.
-        """
+        """Note this server's greatest timestamp once a second: before that, nothing is old."""
 
     def moment_before(self, seconds: float) -> Timestamp | None:
-        """The moment before which events are older than so many seconds; any thread.
-
-        Returns:
-            None: none is known to be.
-        """
+        """The moment before which events are that old; None: none is known to be. Any thread."""
         return None
 
     def hold_retention(self, held_since: HeldCb) -> None:
         """Have retention keep what was not read yet; its thread calls ``held_since``."""
 
     def reader_rows(self, prefix: bytes) -> dict[bytes, bytes]:
-        """Rows that are kept for readers (``core.cursors``), by key; those that are durable.
-
-        Args:
-            prefix: beginning of their keys.
-
-        Raises:
-            ClosedError: the backend is closed.
-            StorageError: they cannot be read.
-        """
+        """Rows that are kept for readers (``core.cursors``) and durable, by keys with a prefix."""
         return {}
 
     def keep_reader_rows(self, rows: Mapping[bytes, bytes | None]) -> asyncio.Future[None]:
@@ -331,18 +238,16 @@ class Backend(aio.Resource, abc.ABC):
             batches: one or more, each with its session and types of :meth:`type_table`: same
                 server, ascending session ids (greater than any before of that server), same
                 timestamp (not smaller than any before of that server), ascending instances.
-            quota: quota of the client that requested them; None: no client. The same commit charges
-                the client for its new types.
+            quota: of the client that requested them, which is charged for its new types in the same
+                commit; None: no client.
             n_asked: number of events, the first ones, that the client requested; None: all.
-            requests: what the client calls each of them, to be kept in the same commit; empty:
-                nothing.
+            requests: what the client calls each of them, to be kept in the same commit, if given.
 
         Returns:
             A future, which batches that are committed together share: callers must not cancel it
             (await it by ``asyncio.wait`` or ``asyncio.shield`` if they may be cancelled). It fails
             with ``OutcomeUnknownError`` if the commit failed, with ``StorageError`` if it did not
-            start (an earlier one failed, :attr:`failure` is set), and with ``ClosedError`` if the
-            backend was closed.
+            start (:attr:`failure` is set), and with ``ClosedError`` if the backend was closed.
         """
 
     def register_in_steps(
@@ -367,9 +272,8 @@ class Backend(aio.Resource, abc.ABC):
     def answer_at_once(self, query: VisibleQuery) -> QueryResult | None:
         """As :meth:`answer`, of what is answered from few rows and waits for nothing.
 
-        Returns:
-            At most ``limits.LARGE_ANSWER_BYTES``. None: :meth:`answer` is to answer it, or to say
-                why it cannot.
+        At most ``limits.LARGE_ANSWER_BYTES``. None: :meth:`answer` is to answer it, or to say why
+        it cannot.
         """
         return None
 
@@ -393,29 +297,26 @@ class Backend(aio.Resource, abc.ABC):
         order (reversed for descending); without source timestamp they come last in either
         order (000) and never match a bound of it.
 
-        For ``ids``, ``payload`` and ``unique_type``, see ``QueryTimeseriesParams``. Rights apply to
-        them, too: the id of an invisible event is not found, and an invisible event does not count
-        as the first of its type.
+        Rights apply to ``ids``, ``payload`` and ``unique_type``, too: the id of an invisible event
+        is not found, and an invisible event does not count as the first of its type.
 
         The answer to a server query tells what is missing in it, at the same moment
         (``QueryResult.deleted``): what retention deleted here, and :meth:`note_missing`.
 
         With ``last_event_id``, a timeseries answer begins after that event; if the query without it
         would not include that event, the answer is empty (001: events are discarded until it
-        occurs). This also happens if retention deleted that event, as it may for a client that
-        pages from the oldest events upwards. A server answer begins with greater ids; for a query
-        of the latest, see ``QueryLatestParams``. Cancelling the task that awaits an answer ends the
-        work on it. An answer has at most ``max_results`` and ``limits.MAX_RESULTS`` events
-        (``MAX_LATEST_RESULTS`` for the latest) and ``limits.MAX_RESULT_BYTES`` (but at least one
-        event), with ``more_follows`` true if there are more; ``max_results`` 0 returns no events.
+        occurs), as it also is if retention deleted that event. A server answer begins with greater
+        ids; for a query of the latest, see ``QueryLatestParams``. Cancelling the task that awaits
+        an answer ends the work on it. An answer has at most ``max_results`` and
+        ``limits.MAX_RESULTS`` events (``MAX_LATEST_RESULTS`` for the latest) and
+        ``limits.MAX_RESULT_BYTES`` (but at least one event), with ``more_follows`` true if there
+        are more; ``max_results`` 0 returns no events.
 
         Args:
             query: one of the three queries, and what may be seen of its answer.
-            client: name of the client. Queries of different clients take turns, however many
-                queries each client has.
+            client: whose name it is asked in; clients take turns.
             holding: closed by the caller when it no longer needs the answer: only a few large
-                answers are held at a time, and others wait. None: the caller does not hold it for
-                long.
+                answers are held at a time. None: it does not hold it for long.
 
         Raises:
             ClosedError: the backend is closed, or was meanwhile.
@@ -435,13 +336,9 @@ class Backend(aio.Resource, abc.ABC):
         return 0
 
     async def check(self, min_free_bytes: int | None = None) -> None:
-        """Check whether a session could be stored now, without storing anything.
+        """Raise ``StorageError`` if a session could not be stored now, without storing anything.
 
-        Args:
-            min_free_bytes: how much of the disk is to be free; None: ``limits.MIN_FREE_BYTES``.
-
-        Raises:
-            StorageError: it could not; the text says why.
+        ``min_free_bytes``: how much of the disk is to be free; None: ``limits.MIN_FREE_BYTES``.
         """
 
     def types_cost(self, owner: str) -> int:
@@ -450,30 +347,18 @@ class Backend(aio.Resource, abc.ABC):
 
     @abc.abstractmethod
     async def flush(self) -> None:
-        """Wait until all sessions that were passed to :meth:`register` are durable.
+        """Wait until all that was registered is durable, and the callbacks of its futures ran.
 
-        The callbacks of their futures have been called by then.
-
-        Raises:
-            StorageError: they could not be made durable.
-            OutcomeUnknownError: it is unknown whether they are.
+        Raises as those futures do.
         """
 
     @abc.abstractmethod
     def stats(self) -> StoreStats:
-        """Current size of the store.
-
-        Raises:
-            ClosedError: the backend is closed.
-        """
+        """Current size of the store; raises ``ClosedError``."""
 
 
 def check_ids(params: QueryParams) -> None:
-    """Refuse a query that asks for too many ids.
-
-    Raises:
-        LimitError: more than ``limits.MAX_QUERY_IDS``.
-    """
+    """Raise ``LimitError`` for a query of more than ``limits.MAX_QUERY_IDS`` ids."""
     if isinstance(params, QueryTimeseriesParams) and params.ids is not None:
         n_ids = len(params.ids)
         if n_ids > limits.MAX_QUERY_IDS:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 
-from hat import aio, util
+from hat import util
 from typing_extensions import override
 
 from eventer_bridge import limits
@@ -30,53 +30,25 @@ from eventer_bridge.model import EventType, QueryResult, Timestamp
 from eventer_bridge.packed import Batch
 
 
-def create() -> "DummyBackend":
-    """Create a backend."""
-    return DummyBackend()
-
-
 class DummyBackend(Backend):
-    """See the module. Created by :func:`create`."""
+    """See the module."""
+
+    is_whole = True
+    is_keeping = False
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._async_group = aio.Group()
         self._marks: dict[int, HighWaterMark] = {}
         self._reserved: dict[int, int] = {}
-        self._history_id = history.new_id()
-
-    @property
-    @override
-    def async_group(self) -> aio.Group:
-        return self._async_group
-
-    @property
-    @override
-    def failure(self) -> None:
-        return None
+        self.history_id = history.new_id()
 
     @override
     def register_failure_cb(self, cb: Callable[[], None]) -> util.RegisterCallbackHandle:
         return util.RegisterCallbackHandle(lambda: None)
 
-    @property
-    @override
-    def is_keeping(self) -> bool:
-        return False
-
-    @property
-    @override
-    def is_whole(self) -> bool:
-        return True
-
-    @property
-    @override
-    def history_id(self) -> str:
-        return self._history_id
-
     @override
     async def begin_history(self, server_id: int) -> None:
-        self._history_id = history.new_id()
+        self.history_id = history.new_id()
         mark = self.high_water_mark(server_id).session
         self._reserved[server_id] = max(time.time_ns() // 1_000, mark + limits.RESTORED_SESSIONS)
 

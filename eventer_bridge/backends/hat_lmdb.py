@@ -91,11 +91,8 @@ def open_store(path: Path) -> Iterator["HatStore"]:
     """Open a database to read its current contents.
 
     A hat-event server may have it open, if its lock file exists and this process may write to it.
-
-    Raises:
-        StoreFormatError: its format is not supported.
-        StoreDamagedError: it is damaged, or not a hat-event database.
-        StorageError: it cannot be opened for another reason.
+    Raises ``StoreFormatError`` (not supported), ``StoreDamagedError`` (damaged, or not a hat-event
+    database) or ``StorageError``.
     """
     lock = path.with_name(f"{path.name}-lock")
     if path.is_dir():
@@ -220,11 +217,7 @@ def decode_row(row: Row) -> Event | Unreadable:
 
 
 def decode_event(data: bytes) -> Event:
-    """An event, from the SBS record ``HatEventer.Event`` (001).
-
-    Raises:
-        ValueError: the record is invalid, or has a value that is not allowed here; it says why.
-    """
+    """An event, from the record ``HatEventer.Event`` (001); ``ValueError`` says what is wrong."""
     reader = _Reader(data)
     try:
         event_id = EventId(reader.int64(), reader.int64(), reader.int64())
@@ -328,12 +321,9 @@ def _errors(path: Path) -> Iterator[None]:
         raise StorageError(f"{path}: cannot be read: {e}") from e
 
 
-LENGTH_BYTES: Final = 8
-"""Size of the length before a message."""
-
-_ROWS: Final = 1_000
-_ROWS_BYTES: Final = 1 << 20
-"""Size after which a message ends."""
+LENGTH_BYTES: Final = 8  # of the length before a message
+_ROWS: Final = 1_000  # of a message
+_ROWS_BYTES: Final = 1 << 20  # after which a message ends
 
 
 class OpenedDatabase(msgspec.Struct, tag=True):
@@ -410,12 +400,7 @@ def open_database(path: Path) -> Iterator["HatDatabase"]:
 
 
 class HatDatabase:
-    """A database, read through a subprocess. Created by :func:`open_database`.
-
-    Attributes:
-        n_events: number of events in the database's own list.
-        last_sessions: the greatest allocated session id by server; its events may be deleted.
-    """
+    """A database, read through a subprocess. Created by :func:`open_database`."""
 
     def __init__(self, path: Path, process: "subprocess.Popen[bytes]") -> None:
         self._path = path
@@ -427,11 +412,7 @@ class HatDatabase:
         self.last_sessions = opened.last_sessions
 
     def events(self) -> Iterator[Event | Unreadable]:
-        """Every event once, ordered by server, session and instance.
-
-        Raises:
-            StorageError: the database cannot be read to its end.
-        """
+        """Every event once, ordered by server, session and instance; may raise ``StorageError``."""
         last: tuple[int, ...] = ()
         while message := self._receive():
             rows = _decode_rows(message)

@@ -101,13 +101,9 @@ def is_history(event_type: EventType) -> bool:
 def begin(
     server_id: int, history_id: str, previous: History | None, last: int | None
 ) -> RegisterEvent:
-    """The event that a server registers for a new history of its store.
+    """The event that a server registers for a new history of its store, after ``previous``.
 
-    Args:
-        server_id: the server.
-        history_id: history of the store.
-        previous: the last history that the server registered.
-        last: its last stored session; None: there is none.
+    ``last`` is its last stored session; None: there is none.
     """
     before = () if previous is None else previous.before
     if last is not None:
@@ -150,10 +146,7 @@ def read_all(events: Iterable[Event]) -> dict[int, History]:
 def refusal(followed: str | None, current: History, session: int) -> str | None:
     """Why a server's events do not continue those that were followed; None: they do.
 
-    Args:
-        followed: history that was followed; None: unknown.
-        current: the server's current history.
-        session: the last session that was followed.
+    ``session`` is the last that was followed, of history ``followed`` (None: unknown).
     """
     if followed == current.id:
         return None

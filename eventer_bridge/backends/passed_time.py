@@ -51,8 +51,7 @@ _decode: Final = msgspec.msgpack.Decoder(_Kept).decode
 class PassedTime:
     """See the module. Belongs to one thread, except what may be called on any.
 
-    Args:
-        kept: what :meth:`encode` returned before; None: nothing. Else ``ValueError`` is raised.
+    ``kept`` is what :meth:`encode` returned before (None: nothing), or ``ValueError`` is raised.
     """
 
     def __init__(self, kept: bytes | None = None) -> None:
@@ -70,9 +69,8 @@ class PassedTime:
     def note(self, newest: Timestamp) -> None:
         """Note what the clock says; before that, nothing is old.
 
-        Args:
-            newest: the greatest timestamp of this server. Far behind it the clock is wrong, and
-                nothing is registered by it (``core.clock``).
+        ``newest``: the greatest timestamp of this server. Far behind it the clock is wrong, and
+        nothing is registered by it (``core.clock``).
         """
         clock_us, newest_us, passed_us = _clock_us(), _to_us(newest), self._passed_us()
         self._is_noted = True
@@ -94,11 +92,7 @@ class PassedTime:
     def before(self, seconds: float | None) -> Timestamp | None:
         """The moment before which events are older than so many seconds; any thread.
 
-        Args:
-            seconds: None: older than anything.
-
-        Returns:
-            None: none is known to be.
+        None: none is known to be; for seconds of None, older than anything, always.
         """
         if seconds is None or not self._is_noted:
             return None

@@ -156,20 +156,6 @@ class _CancelledError(Exception):
 class _Query:
     """A query under way; its state is changed with the lock of the readers only."""
 
-    __slots__ = (
-        "answer",
-        "began_s",
-        "client",
-        "ext_fn",
-        "future",
-        "is_awaited",
-        "is_first_turn",
-        "is_large",
-        "seconds",
-        "state",
-        "turn",
-    )
-
     def __init__(
         self, client: str, ext_fn: Callable[[PauseCb, LargeCb], Any], future: asyncio.Future[None]
     ) -> None:
@@ -190,11 +176,8 @@ class _Query:
 class Readers:
     """See the module. Created on the event loop's thread, closed by :meth:`ext_close`.
 
-    Args:
-        check: called on a query's thread when it pauses, to end it by what it raises.
-
-    Attributes:
-        n_turns: turns that ended so far.
+    ``check`` is called on a query's thread when it pauses, to end it by what it raises;
+    ``n_turns`` is the number of turns that ended so far.
     """
 
     def __init__(self, check: Callable[[], None] = lambda: None) -> None:
@@ -227,11 +210,11 @@ class Readers:
         ext_fn: Callable[[PauseCb, LargeCb], T],
         holding: ExitStack | None = None,
     ) -> T:
-        """Answer a query. On the event loop's thread.
+        """Answer a query, by ``ext_fn`` on a reader thread. On the event loop's thread.
 
         Args:
             client: whose query it is: clients take turns.
-            ext_fn: called on a reader thread; returns the answer.
+            ext_fn: returns the answer.
             holding: the answer is held until this is closed; None: until it is returned. A
                 :class:`Reading` gets the time it took.
 

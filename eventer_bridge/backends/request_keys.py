@@ -27,13 +27,9 @@ _digest: Final = xxhash.xxh3_128_digest
 
 
 class RequestKey(msgspec.Struct, frozen=True, gc=False):
-    """What a client calls a registration.
+    """What a client (``owner``) calls a registration, and a digest of its content.
 
-    Attributes:
-        owner: name of the client.
-        key: what it calls the request.
-        digest: of the content of the request (:func:`digests`).
-        after: key of the request that must be stored first; None: none.
+    The request ``after``, if any, must be stored first.
     """
 
     owner: str
@@ -43,12 +39,7 @@ class RequestKey(msgspec.Struct, frozen=True, gc=False):
 
 
 class KeptRequest(NamedTuple):
-    """A registration that is stored.
-
-    Attributes:
-        digest: of its content.
-        timestamp, server, session: of its events.
-    """
+    """A registration that is stored: a digest of its content, and where its events are."""
 
     digest: bytes
     timestamp: Timestamp
@@ -59,10 +50,8 @@ class KeptRequest(NamedTuple):
 class KeyRetention(msgspec.Struct, frozen=True):
     """How long request keys are kept.
 
-    Attributes:
-        duration_s: no longer than this.
-        max_entries: of a client, at least the newest so many, if they are not older than that; at
-            most twice as many.
+    Of a client, at least the newest ``max_entries`` that are not older than ``duration_s`` are, at
+    most twice as many.
     """
 
     duration_s: float = msgspec.field(default=limits.REQUEST_KEYS_S, name="duration")
@@ -84,9 +73,7 @@ def digests(batches: Iterable[Batch]) -> Iterable[bytes]:
     Who can choose both contents can make two of one digest: only the client itself could, for whom
     the second one would not be stored.
     """
-    return [
-        _digest(content(i) if i.is_encodable else _encode([*i.register_events])) for i in batches
-    ]
+    return [_digest(content(i) if i.is_encodable else _encode(i[:])) for i in batches]
 
 
 def digest_in_steps(events: Sequence[RegisterEvent]) -> Steps[bytes]:

@@ -34,12 +34,10 @@ class RetentionRule(msgspec.Struct, frozen=True):
     Attributes:
         subscriptions: query types; the rule applies to the types that match.
         min_entries: minimum number of events, whatever the other limits are.
-        max_entries: maximum number of events.
         duration_s: maximum age of an event (``passed_time``).
         size_bytes: maximum size of all events (keys and values in the ``event`` family). On disk,
             compression makes it less, and the indexes make it more.
-        is_told: whether readers are notified of its deletions (``QueryResult.deleted``); not
-            configured.
+        is_told: whether readers are notified of its deletions; not configured.
     """
 
     subscriptions: tuple[EventType, ...]
@@ -62,16 +60,6 @@ class Share:
     deleted ones (``old_…``), so that neither waits for the other. ``is_known`` is false until the
     events stored at the start are counted.
     """
-
-    __slots__ = (
-        "is_known",
-        "n_types",
-        "new_bytes",
-        "new_events",
-        "old_bytes",
-        "old_events",
-        "rule",
-    )
 
     def __init__(self, rule: RetentionRule) -> None:
         self.rule = rule
@@ -122,12 +110,7 @@ class Shares:
 class Budget:
     """Decides which events of a share to delete now; call it in natural order.
 
-    Args:
-        share: the share; its events are counted, if the rule needs it.
-        clock: measures ``duration``.
-
-    Attributes:
-        expired_before: events before this moment are older than ``duration``; None: none are.
+    Events before the moment ``expired_before`` are older than ``duration``; None: none are.
     """
 
     def __init__(self, share: Share, clock: PassedTime) -> None:

@@ -19,16 +19,11 @@ FEW_TYPES: Final = 64
 
 
 class VisibleQuery:
-    """A query, as far as it may be answered.
+    """A query, as far as it may be answered, by the rights of a client.
 
-    Args:
-        params: the query.
-        rights: what the client may see; ``EVERYTHING`` for the server itself.
-        n_deletions: ``QueryResult.n_deletions`` of an earlier answer: earlier deletions are left
-            out of ``deleted``.
-
-    Attributes:
-        params: its ``event_types`` are not to be read: :attr:`types` and :attr:`few_types` are.
+    ``EVERYTHING`` are those of the server itself. Deletions up to ``n_deletions``, of an earlier
+    answer, are left out of ``deleted``. ``event_types`` of its ``params`` are not to be read:
+    :attr:`types` and :attr:`few_types` are.
     """
 
     __slots__ = ("_few_types", "_rights", "_types", "n_deletions", "params")

@@ -52,14 +52,9 @@ PONG_TYPES: Final = {Dialect.CURRENT: "HatChatter.Pong", Dialect.CLASSIC: "HatPi
 class Msg(msgspec.Struct, frozen=True, gc=False):
     """A message on the wire, with the properties of 003.
 
-    Attributes:
-        id: identifier, a counter of its sender.
-        first: identifier of the conversation's first message.
-        owner: whether its sender began the conversation.
-        token: whether its sender passes the turn.
-        last: whether it ends the conversation.
-        type: full name of the type of the data.
-        data: SBS of that type.
+    Each sender counts its messages. ``owner``: whether it began the conversation, of which
+    ``first`` was the first; ``token``: whether it passes the turn; ``last``: whether it ends it.
+    ``data`` is SBS of the type with that full name.
     """
 
     id: int
@@ -72,11 +67,7 @@ class Msg(msgspec.Struct, frozen=True, gc=False):
 
 
 def encode(msg: Msg, dialect: Dialect) -> bytes:
-    """SBS of a message, without framing.
-
-    Raises:
-        ValueError: the type has no form in this dialect, or not in UTF-8.
-    """
+    """SBS of a message, without framing; ``ValueError``: the type has no form in this dialect."""
     return b"".join((*_encode_head(msg, len(msg.data), dialect), msg.data))
 
 
@@ -87,25 +78,19 @@ def encode_parts(msg: Msg, parts: Sequence[bytes], dialect: Dialect) -> list[byt
 
 def _encode_head(msg: Msg, n_data_bytes: int, dialect: Dialect) -> tuple[bytes, ...]:
     """The bytes before the data."""
-    is_current = dialect is _CURRENT
-    encode_type = _encode_current_type if is_current else _encode_classic_type
     encoded_id = encode_integer(msg.id)
     return (
         encoded_id,
         encoded_id if msg.first == msg.id else encode_integer(msg.first),
-        _FLAGS_ENCODED[msg.owner, msg.token, msg.last],
-        encode_type(msg.type),
+        _encode_after_ids((msg.owner, msg.token, msg.last), msg.type, dialect is _CURRENT),
         encode_length(n_data_bytes),
     )
 
 
 def encode_alone(msg_id: int, msg_type: str, data: bytes, dialect: Dialect) -> bytes:
-    """SBS of a message that begins and ends its conversation.
+    """As :func:`encode`, of a message that begins and ends its conversation.
 
     Notifications go to many peers in turn: their common bytes are encoded once.
-
-    Raises:
-        ValueError: as :func:`encode`.
     """
     encoded_id = encode_integer(msg_id)
     rest = _encode_alone_after_ids(msg_type, data, dialect is _CURRENT)
@@ -115,12 +100,8 @@ def encode_alone(msg_id: int, msg_type: str, data: bytes, dialect: Dialect) -> b
 def encode_answers(
     msg_id: int, firsts: Sequence[int], msg_type: str, data: Sequence[bytes], dialect: Dialect
 ) -> list[bytes]:
-    """SBS of messages that end conversations of their receiver; the first one has ``msg_id``.
-
-    Raises:
-        ValueError: as :func:`encode`.
-    """
-    head = _encode_answer_after_ids(msg_type, dialect is _CURRENT)
+    """As :func:`encode`, of messages that end conversations; the first one has ``msg_id``."""
+    head = _encode_after_ids((False, True, True), msg_type, dialect is _CURRENT)
     return [
         encode_integer(i) + encode_integer(first) + head + encode_length(len(each)) + each
         for i, (first, each) in enumerate(zip(firsts, data, strict=True), msg_id)
@@ -128,11 +109,7 @@ def encode_answers(
 
 
 def decode(message: bytes, dialect: Dialect) -> Msg:
-    """Decode a message.
-
-    Raises:
-        InvalidMessageError: the bytes are no message; the text names the property.
-    """
+    """Decode a message; ``InvalidMessageError`` names the property."""
     part = "id"
     try:
         msg_id, position = read_integer(message, 0)
@@ -179,7 +156,7 @@ def decode_requests(
 
     Returns identifiers and data, up to the first message that is anything else, or is malformed.
     """
-    head = _encode_request_after_ids(msg_type, dialect is _CURRENT)
+    head = _encode_after_ids((True, True, False), msg_type, dialect is _CURRENT)
     ids: list[int] = []
     data: list[bytes] = []
     with contextlib.suppress(IndexError, InvalidMessageError):
@@ -201,9 +178,6 @@ def recognise(message: bytes) -> Dialect:
 
     After ``last``, CLASSIC continues with a choice index of 0 or 1, CURRENT with the length of a
     type name, which is greater.
-
-    Raises:
-        InvalidMessageError: the message ends before that, or an identifier is no integer.
     """
     try:
         position = read_integer(message, read_integer(message, 0)[1])[1] + 3
@@ -215,38 +189,22 @@ def recognise(message: bytes) -> Dialect:
 
 @functools.lru_cache(maxsize=2)  # a message for each dialect
 def _encode_alone_after_ids(msg_type: str, data: bytes, is_current: bool) -> bytes:
-    encode_type = _encode_current_type if is_current else _encode_classic_type
-    flags = _FLAGS_ENCODED[True, True, True]
-    return b"".join((flags, encode_type(msg_type), encode_length(len(data)), data))
+    head = _encode_after_ids((True, True, True), msg_type, is_current)
+    return b"".join((head, encode_length(len(data)), data))
 
 
-@functools.lru_cache(maxsize=256)
-def _encode_request_after_ids(msg_type: str, is_current: bool) -> bytes:
-    encode_type = _encode_current_type if is_current else _encode_classic_type
-    return _FLAGS_ENCODED[True, True, False] + encode_type(msg_type)
-
-
-@functools.lru_cache(maxsize=256)
-def _encode_answer_after_ids(msg_type: str, is_current: bool) -> bytes:
-    encode_type = _encode_current_type if is_current else _encode_classic_type
-    return _FLAGS_ENCODED[False, True, True] + encode_type(msg_type)
-
-
-# of the few types that we send
-@functools.lru_cache(maxsize=256)
-def _encode_current_type(msg_type: str) -> bytes:
-    if len(msg_type.encode()) < 2:
-        raise ValueError(f"type {msg_type!r}: expected a name with its module")
-    return encode_string(msg_type)
-
-
-@functools.lru_cache(maxsize=256)
-def _encode_classic_type(msg_type: str) -> bytes:
+@functools.lru_cache(maxsize=256)  # of the few types that we send
+def _encode_after_ids(flags: tuple[bool, bool, bool], msg_type: str, is_current: bool) -> bytes:
+    """Owner, token and last, and the type."""
+    if is_current:
+        if len(msg_type.encode()) < 2:
+            raise ValueError(f"type {msg_type!r}: expected a name with its module")
+        return _FLAGS_ENCODED[flags] + encode_string(msg_type)
     module, dot, name = msg_type.rpartition(".")
     if not name:
         raise ValueError(f"type {msg_type!r}: expected a name")
     encoded_module = b"%c%b" % (SECOND, encode_string(module)) if dot else b"%c" % FIRST
-    return encoded_module + encode_string(name)
+    return _FLAGS_ENCODED[flags] + encoded_module + encode_string(name)
 
 
 def _read_type(message: bytes, position: int) -> tuple[str, int]:

@@ -53,11 +53,7 @@ class Address(NamedTuple):
 
 
 def parse_address(text: str) -> Address:
-    """Parse an address.
-
-    Raises:
-        ConfigurationError: the text is no such address.
-    """
+    """Parse an address, or raise ``ConfigurationError``."""
     match = _FORM.fullmatch(text)
     if match is None or int(match["port"]) > 65_535:
         raise ConfigurationError(
@@ -79,17 +75,11 @@ class Handler(abc.ABC):
         """A message arrived; pings are handled by the protocol."""
 
     def on_several(self) -> bool:
-        """Several messages came together; returns whether some were taken.
-
-        Those are taken by ``Connection.take_requests``; all others come to :meth:`on_message`.
-        """
+        """Several came together; some may be taken, by ``Connection.take_requests``: then true."""
         return False
 
     def on_timeout(self, conversation: Conversation) -> None:
-        """The peer did not continue a conversation in time.
-
-        Its later messages are dropped. By default, the connection is closed.
-        """
+        """The peer did not continue a conversation in time: its later messages are dropped."""
         raise RemoteProtocolError(f"{conversation!r} timed out")
 
     def on_closing(self) -> None:  # noqa: B027  # not everybody wants to know
@@ -102,22 +92,10 @@ class Handler(abc.ABC):
 HandlerT = TypeVar("HandlerT", bound=Handler)
 
 
-class ConnectionSettings(NamedTuple):
-    """Settings shared by all connections of a listener; see :func:`connect` and :func:`listen`."""
-
-    dialect: Dialect | None
-    max_frame_bytes: int
-    first_message_timeout_s: float
-    ping_delay_s: float | None
-    ping_timeout_s: float
-    conversation_timeout_s: float
-
-
 class Connection(OwnedStream[Message | Handled]):
     """One connection; see the module. It closes with its group, and its group with it.
 
-    Attributes:
-        handler: handler of messages; None if creating it failed or the connection is gone.
+    ``handler`` is None if creating it failed or the connection is gone.
     """
 
     mlog = logging.getLogger(__name__)
@@ -125,24 +103,21 @@ class Connection(OwnedStream[Message | Handled]):
     def __init__(
         self,
         make_handler: "Callable[[Connection], Handler]",
-        settings: ConnectionSettings,
         stats: ServerStats | None = None,
         connections: "set[Connection] | None" = None,
         slot: Slot | None = None,
+        *,
+        dialect: Dialect | None = None,
+        conversation_timeout_s: float = net_limits.CONVERSATION_TIMEOUT_S,
     ) -> None:
+        answers = net_limits.MAX_ANSWER_FRAME_BYTES
         self._protocol = ChatterProtocol(
-            settings.dialect,
-            max_frame_bytes=settings.max_frame_bytes,
-            conversation_timeout_s=settings.conversation_timeout_s,
+            dialect,
+            max_frame_bytes=answers if slot is None else net_limits.MAX_FRAME_BYTES,
+            conversation_timeout_s=conversation_timeout_s,
         )
-        super().__init__(
-            self._protocol,
-            ServerStats() if stats is None else stats,
-            Liveness(settings.ping_delay_s, settings.ping_timeout_s),
-            slot,
-            connections,
-        )
-        self._settings = settings
+        liveness = Liveness(net_limits.PING_DELAY_S, net_limits.PING_TIMEOUT_S)
+        super().__init__(self._protocol, stats or ServerStats(), liveness, slot, connections)
         self._make_handler = make_handler
         self.handler: Handler | None = None
         self._pong: asyncio.Future[None] | None = None
@@ -198,12 +173,7 @@ class Connection(OwnedStream[Message | Handled]):
     def answer(
         self, conversations: Sequence[Conversation], msg_type: str, data: Sequence[bytes]
     ) -> None:
-        """As :meth:`send` of the last messages of some of the peer's conversations, but faster.
-
-        Raises:
-            ClosedError: the connection is closed.
-            LocalProtocolError: one of them may not be sent now; nothing is sent.
-        """
+        """As :meth:`send` of the last messages of some of the peer's conversations, but faster."""
         if self.close_reason is not None:
             self.check_open()
         self._protocol.answer(conversations, msg_type, data)
@@ -212,12 +182,7 @@ class Connection(OwnedStream[Message | Handled]):
             self._has_sent()
 
     def send_alone(self, msg_type: str, data: bytes) -> None:
-        """As :meth:`send` of a message that begins and ends its conversation, but faster.
-
-        Raises:
-            ClosedError: the connection is closed.
-            LocalProtocolError: it has no form in the dialect, or the dialect is not known yet.
-        """
+        """As :meth:`send` of a message that begins and ends its conversation, but faster."""
         if self.close_reason is not None:
             self.check_open()
         self._protocol.send_alone(msg_type, data)
@@ -236,19 +201,11 @@ class Connection(OwnedStream[Message | Handled]):
         return conversations
 
     def end(self, conversation: Conversation) -> None:
-        """End an answered conversation of ours, whatever its flags.
-
-        A peer that sends another message of it is closed.
-        """
+        """End an answered conversation of ours: a peer that sends more of it is closed."""
         self._protocol.end(conversation)
 
     async def ping(self) -> float:
-        """Ping the peer; returns the round-trip time in seconds.
-
-        Raises:
-            ClosedError: the connection is closed, or was closed meanwhile.
-            LocalProtocolError: the dialect is not known yet.
-        """
+        """Ping the peer; returns the round-trip time in seconds. Raises as :meth:`send`."""
         # one ping at a time: a pong answers the last one only
         while self._protocol.is_pinging:
             await self._wait_pong()
@@ -335,11 +292,6 @@ class Connection(OwnedStream[Message | Handled]):
 
     @property
     @override
-    def first_message_timeout_s(self) -> float:
-        return self._settings.first_message_timeout_s
-
-    @property
-    @override
     def is_answering(self) -> bool:
         return bool(self._protocol.awaiting_reply)
 
@@ -393,10 +345,7 @@ async def connect(
     server_hostname: str | None = None,
     dialect: Dialect = Dialect.CURRENT,
     connect_timeout_s: float = net_limits.CONNECT_TIMEOUT_S,
-    ping_delay_s: float | None = net_limits.PING_DELAY_S,
-    ping_timeout_s: float = net_limits.PING_TIMEOUT_S,
     conversation_timeout_s: float = net_limits.CONVERSATION_TIMEOUT_S,
-    max_frame_bytes: int = net_limits.MAX_ANSWER_FRAME_BYTES,
 ) -> tuple[Connection, HandlerT]:
     """Connect to a listener; returns the connection, which the caller closes, and its handler.
 
@@ -407,10 +356,7 @@ async def connect(
         server_hostname: name to check the listener's certificate for; None: its host.
         dialect: of our messages; a listener answers in it.
         connect_timeout_s: for TCP and TLS together.
-        ping_delay_s: silence before a ping; None: never ping.
-        ping_timeout_s: silence after a ping before the connection is closed.
         conversation_timeout_s: time limit for the peer to continue a conversation.
-        max_frame_bytes: largest message accepted (64 KiB before the peer's first).
 
     Raises:
         ConnectError: no connection; the text says why.
@@ -420,16 +366,10 @@ async def connect(
         raise ConfigurationError(f"{address}: TLS is given, expected an address of ssl+sbs")
     if tls is None and address.is_tls:
         tls = ssl.create_default_context()
-    settings = ConnectionSettings(
-        dialect=dialect,
-        max_frame_bytes=max_frame_bytes,
-        first_message_timeout_s=math.inf,  # its user awaits an answer or nothing
-        ping_delay_s=ping_delay_s,
-        ping_timeout_s=ping_timeout_s,
-        conversation_timeout_s=conversation_timeout_s,
-    )
     server_name = (server_hostname or address.host) if tls is not None else None
-    connection = Connection(make_handler, settings)
+    connection = Connection(
+        make_handler, dialect=dialect, conversation_timeout_s=conversation_timeout_s
+    )
     async with closed_on_error(connection):
         async with connecting(address, server_name, connect_timeout_s):
             await open_connection(connection, address.host, address.port, tls, server_name)
@@ -445,48 +385,26 @@ async def listen(
     tls: ssl.SSLContext | None = None,
     admission: net.Admission | None = None,
     stats: ServerStats | None = None,
-    first_message_timeout_s: float = net_limits.FIRST_MESSAGE_TIMEOUT_S,
-    ping_delay_s: float | None = net_limits.PING_DELAY_S,
-    ping_timeout_s: float = net_limits.PING_TIMEOUT_S,
-    conversation_timeout_s: float = net_limits.CONVERSATION_TIMEOUT_S,
-    max_frame_bytes: int = net_limits.MAX_FRAME_BYTES,
 ) -> "Listener":
-    """Listen for peers of either dialect; arguments not named here are those of :func:`connect`.
+    """Listen for peers of either dialect.
 
-    Args:
-        address: port 0 takes a free one (:attr:`Listener.address`).
-        make_handler: called with each new connection; returns the handler of its messages.
-        tls: context with a certificate; for ``ssl+sbs`` addresses only.
-        admission: the process' slots; None: its own.
-        stats: counters.
-        first_message_timeout_s: from ``accept`` to a peer's first message, pings not counted.
-
-    Raises:
-        OSError: listening on the address failed.
-        ConfigurationError: TLS and the address do not match.
+    Port 0 takes a free one (:attr:`Listener.address`). ``make_handler`` is called with each new
+    connection; it returns the handler of its messages. ``admission``: the process' slots; None:
+    its own. ``OSError``: listening failed. ``ConfigurationError``: TLS, a context with a
+    certificate, and the address do not match.
     """
     if address.is_tls is (tls is None):
         expected = "ssl+sbs with TLS, or tcp+sbs without"
         raise ConfigurationError(f"{address}: expected an address of {expected}")
-    settings = ConnectionSettings(
-        dialect=None,
-        max_frame_bytes=max_frame_bytes,
-        first_message_timeout_s=first_message_timeout_s,
-        ping_delay_s=ping_delay_s,
-        ping_timeout_s=ping_timeout_s,
-        conversation_timeout_s=conversation_timeout_s,
-    )
-    if stats is None:
-        stats = ServerStats()
+    stats = stats or ServerStats()
     connections: set[Connection] = set()
     acceptor = await net.listen(
         address.host,
         address.port,
-        functools.partial(Connection, make_handler, settings, stats, connections),
+        functools.partial(Connection, make_handler, stats, connections),
         admission=admission,
         stats=stats,
         tls=tls,
-        handshake_timeout_s=first_message_timeout_s,
     )
     return Listener(acceptor, connections, address)
 

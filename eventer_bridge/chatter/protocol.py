@@ -55,7 +55,6 @@ class Conversation(msgspec.Struct, eq=False):
     ==============  ====================  =====================================
 
     Attributes:
-        first_id: identifier of its first message.
         is_ours: whether we began it (003: we are the owner).
         turn: sender of the next message; of a new one, who began it.
         timeout_s: time limit for the peer's next message; infinite: none.
@@ -91,14 +90,9 @@ class Handled(enum.Enum):
 
 
 class Message(msgspec.Struct, frozen=True):
-    """A received message.
+    """A received message of a type, as "HatEventer.MsgInitReq"; ``data`` is SBS of that type.
 
-    Attributes:
-        conversation: its conversation; ``may_send``: whether it is our turn now.
-        type: full name of the data's type, as "HatEventer.MsgInitReq".
-        data: SBS of that type.
-        is_first: whether it began the conversation.
-        is_last: whether it ended the conversation: no answer is possible.
+    ``conversation.may_send`` is whether it is our turn now; after the last, no answer is possible.
     """
 
     conversation: Conversation
@@ -119,9 +113,7 @@ class ChatterProtocol:
         clock: monotonic seconds.
 
     Attributes:
-        dialect: None until the peer's first message shows it.
-        n_pongs: pings answered.
-        unsent_bytes: size of the next :meth:`data_to_send`.
+        unsent_bytes: size of the next :meth:`parts_to_send`.
         has_begun: whether the peer has sent a message other than a ping.
         awaiting_reply: the peer's conversations in which it is our turn.
     """
@@ -201,9 +193,8 @@ class ChatterProtocol:
         return self._last_id
 
     def parts_to_send(self) -> list[bytes]:
-        """As :meth:`data_to_send`, in parts."""
-        parts = self._unsent
-        self._unsent = []
+        """Bytes for the peer, in parts, each returned once."""
+        parts, self._unsent = self._unsent, []
         self.unsent_bytes = 0
         return parts
 
@@ -223,11 +214,9 @@ class ChatterProtocol:
         self._decoder.discard()
 
     def receive_eof(self) -> None:
-        """The peer sends no more.
+        """The peer sends no more; ``RemoteProtocolError``: it ended within a message.
 
-        Raises:
-            RemoteProtocolError: the stream ended within a message. If complete messages precede it,
-                :meth:`next_message` raises the error after them.
+        If complete messages precede it, :meth:`next_message` raises the error after them.
         """
         if self._is_closed:
             return
@@ -238,12 +227,9 @@ class ChatterProtocol:
             raise
 
     def next_message(self) -> Message | Handled | None:
-        """The next message of the peer; None if more bytes are needed for it.
+        """The next message of the peer; None if more bytes are needed for it. Answers pings.
 
-        Pings are answered here.
-
-        Raises:
-            RemoteProtocolError: the peer broke the protocol; nothing is read from then on.
+        Raises ``RemoteProtocolError`` if the peer broke the protocol; nothing is read from then on.
         """
         if self._is_closed:
             return None
@@ -367,12 +353,7 @@ class ChatterProtocol:
         token: bool = True,
         timeout_s: float | None = None,
     ) -> Conversation:
-        """Send a message as ``Connection.send``; its bytes go to :meth:`data_to_send`.
-
-        Raises:
-            LocalProtocolError: the message may not be sent now, or has no form in the dialect.
-            LimitError: too many conversations of ours are open.
-        """
+        """Send a message as ``Connection.send``; its bytes go to :meth:`parts_to_send`."""
         if conversation is None:
             if len(self._ours) >= net_limits.MAX_OWN_CONVERSATIONS:
                 raise LimitError(f"{len(self._ours)} conversations already wait for the peer")
@@ -414,8 +395,7 @@ class ChatterProtocol:
     ) -> None:
         """As :meth:`send` of the last messages of the peer's conversations, but faster.
 
-        Raises:
-            LocalProtocolError: as :meth:`send`; nothing is sent.
+        Raises as :meth:`send`; nothing is sent then.
         """
         theirs = self._theirs
         for i in conversations:
@@ -439,11 +419,7 @@ class ChatterProtocol:
         self.awaiting_reply -= len(conversations)
 
     def send_alone(self, msg_type: str, data: bytes) -> None:
-        """As :meth:`send` of a message that begins and ends its conversation, but faster.
-
-        Raises:
-            LocalProtocolError: it has no form in the dialect, or the dialect is not known yet.
-        """
+        """As :meth:`send` of a message that begins and ends its conversation, but faster."""
         dialect = self._check_dialect()
         try:
             self._write(codec.encode_alone(self._last_id + 1, msg_type, data, dialect))
@@ -456,11 +432,7 @@ class ChatterProtocol:
         return self._ping is not None
 
     def ping(self) -> None:
-        """Ping the peer, unless an earlier ping awaits its answer.
-
-        Raises:
-            LocalProtocolError: the dialect is not known yet.
-        """
+        """Ping the peer, unless an earlier ping awaits its answer."""
         if self._ping is None:
             self._ping = self.send(self._ping_type, b"", last=False, timeout_s=math.inf)
 

@@ -92,21 +92,13 @@ def encode_length(value: int) -> bytes:
 
 
 def encode_string(text: str) -> bytes:
-    """A String.
-
-    Raises:
-        UnicodeEncodeError: it has no UTF-8 form (a lone surrogate).
-    """
+    """A String; ``UnicodeEncodeError``: it has no UTF-8 form (a lone surrogate)."""
     encoded = text.encode()
     return encode_length(len(encoded)) + encoded
 
 
 def encode_int64(value: int) -> bytes:
-    """An Integer.
-
-    Raises:
-        OverflowError: it does not fit signed 64 bits, the most that peers read.
-    """
+    """An Integer; ``OverflowError``: it does not fit signed 64 bits, the most that peers read."""
     if not INT64_MIN <= value <= INT64_MAX:
         raise OverflowError("int too big to convert")
     return encode_integer(value)
@@ -175,7 +167,7 @@ def read_bytes(data: bytes, pos: int) -> tuple[bytes, int]:
         end = begin + length
         if end <= len(data):
             return data[begin:end], end
-    length, begin = _read_size(data, pos, 1)
+    length, begin = read_count(data, pos, 1)
     end = begin + length
     return data[begin:end], end
 
@@ -183,7 +175,7 @@ def read_bytes(data: bytes, pos: int) -> tuple[bytes, int]:
 def read_string(data: bytes, pos: int) -> tuple[str, int]:
     """A String, which must be UTF-8."""
     if not 0x80 <= data[pos] < 0xC0:  # long: spares a copy
-        size, begin = _read_size(data, pos, 1)
+        size, begin = read_count(data, pos, 1)
         end = begin + size
         return decode_utf8(memoryview(data)[begin:end], end), end
     encoded, end = read_bytes(data, pos)
@@ -193,11 +185,7 @@ def read_string(data: bytes, pos: int) -> tuple[str, int]:
 
 
 def decode_utf8(encoded: bytes | memoryview, end: int) -> str:
-    """Text of a String that ends at a position of a message.
-
-    Raises:
-        InvalidMessageError: it is not UTF-8.
-    """
+    """Text of a String that ends at a position of a message, or ``InvalidMessageError``."""
     try:
         return str(encoded, "utf-8")
     except UnicodeDecodeError as e:
@@ -227,15 +215,10 @@ def read_optional(read: Reader[T], data: bytes, pos: int) -> tuple[T | None, int
 
 
 def read_count(data: bytes, pos: int, min_element_bytes: int) -> tuple[int, int]:
-    """Count of an Array, before its elements; an impossible one is refused before allocating."""
-    return _read_size(data, pos, min_element_bytes)
-
-
-def _read_size(data: bytes, pos: int, unit_bytes: int) -> tuple[int, int]:
-    """Length or count of the bytes that follow."""
+    """Length, or count of an Array, before its elements; an impossible one is refused at once."""
     begin = pos
     size, pos = read_integer(data, pos)
-    if not 0 <= size * unit_bytes <= len(data) - pos:
+    if not 0 <= size * min_element_bytes <= len(data) - pos:
         raise InvalidMessageError(
             f"length or count {size} at byte {begin}, with {len(data) - pos} bytes after it"
         )

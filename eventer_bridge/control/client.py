@@ -36,9 +36,7 @@ class Response(msgspec.Struct):
 class Identity(msgspec.Struct, frozen=True):
     """A file or a directory, whatever its path is elsewhere, in a container for example.
 
-    Attributes:
-        path: absolute, for people.
-        inode: device and inode; None: it cannot be inspected.
+    ``path`` is for people; without device and ``inode``, it cannot be inspected.
     """
 
     path: str
@@ -61,13 +59,7 @@ class Identity(msgspec.Struct, frozen=True):
 
 
 class Addressee(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The process that a request means: all of this is true of it.
-
-    Attributes:
-        configuration: its configuration file.
-        store: the store that it has open.
-        pid: its process id.
-    """
+    """The process that a request means, by its configuration file, its store or its id."""
 
     configuration: Identity | None = None
     store: Identity | None = None
@@ -88,11 +80,7 @@ def peer_pid(peer: sockets.socket) -> int:
 
 @contextlib.contextmanager
 def short_path(socket: Path) -> Iterator[str]:
-    """A short path of a socket: the address of a unix socket has at most 108 bytes.
-
-    Raises:
-        OSError: there is no such directory.
-    """
+    """A short path of a socket: the address of a unix socket has at most 108 bytes."""
     descriptor = os.open(socket.parent, os.O_PATH | os.O_DIRECTORY)
     try:
         yield f"/proc/self/fd/{descriptor}/{socket.name}"
@@ -101,20 +89,12 @@ def short_path(socket: Path) -> Iterator[str]:
 
 
 def is_served(path: Path) -> bool:
-    """Whether a process takes requests at a socket.
-
-    Raises:
-        ControlError: this process may not connect to it.
-    """
+    """Whether a process takes requests at a socket; raises as :func:`server_pid`."""
     return server_pid(path) is not None
 
 
 def server_pid(path: Path) -> int | None:
-    """The process that takes requests at a socket; None: there is none.
-
-    Raises:
-        ControlError: this process may not connect to it.
-    """
+    """The process that takes requests at a socket; ``ControlError``: it may not be asked."""
     try:
         with _connect(path) as peer:
             return peer_pid(peer)
@@ -127,16 +107,10 @@ def server_pid(path: Path) -> int | None:
 def request(
     path: Path, name: str, argument: Any, *, to: Addressee, what: str, timeout_s: float
 ) -> Any:
-    """Send a request, and return the result.
+    """Send a request to the process that is meant (any other refuses); returns the result.
 
-    Args:
-        to: the process that is meant; any other one that answers there refuses.
-        what: name of the process in errors.
-        timeout_s: time limit for the answer.
-
-    Raises:
-        ConfigurationError: the process refused what the operator provided.
-        ControlError: it failed, is not the one that is meant, or there was no answer.
+    ``what`` is its name in errors. ``ConfigurationError``: it refused what the operator provided.
+    ``ControlError``: it failed, is not the one that is meant, or did not answer in time.
     """
     try:
         with _connect(path) as peer, peer.makefile("rb") as lines:

@@ -28,14 +28,10 @@ a ``ConfigurationError``, as an error of the operator."""
 
 
 async def listen(path: Path) -> "ControlServer":
-    """Listen for requests.
+    """Listen for requests at a socket; one that is left over is replaced.
 
-    Args:
-        path: the socket; one that is left over is replaced.
-
-    Raises:
-        ControlError: a process listens there, or it is no socket.
-        OSError: the file system has no sockets, or the directory cannot be written.
+    ``ControlError``: a process listens there, or it is no socket. ``OSError``: the file system has
+    no sockets, or the directory cannot be written.
     """
     lock = _lock(path)
     try:
@@ -81,9 +77,7 @@ def _in_use(path: Path, pid: str) -> ControlError:
 class ControlServer(Resource):
     """See the package. Created by :func:`listen`; knows no requests at first.
 
-    Attributes:
-        configuration: file that the process was configured by, if it was.
-        store: directory of the store that it has open, if it has one.
+    It says by which configuration file the process is configured, and which store it has open.
     """
 
     def __init__(self, path: Path, lock: int | None = None) -> None:

@@ -77,13 +77,7 @@ class Acknowledgements:
         parked: Sequence[tuple[EventId, str]],
         done: Sequence[EventId],
     ) -> None:
-        """Take an acknowledgement.
-
-        Args:
-            sent: the last event that was sent, of each server.
-            ids: see ``Replay.acknowledge``.
-            parked: the same.
-            done: the same.
+        """Take an acknowledgement; see ``Replay.acknowledge``. ``sent``: the last of each server.
 
         Raises:
             RemoteProtocolError: these events were not sent, or too many are parked. If that needs a
@@ -148,12 +142,7 @@ class Acknowledgements:
             stream.resume_reading(Pause.REPLAY)
 
     async def _check_stored(self, ids: Sequence[EventId]) -> None:
-        """Check that events are or were stored, and that the client may see them.
-
-        Raises:
-            RemoteProtocolError: one of them was not sent.
-            EventerBridgeError: a query failed.
-        """
+        """Check that events are or were stored, and that the client may see them."""
         left = dict.fromkeys(ids)
         has_more = True
         while left and has_more:

@@ -32,7 +32,7 @@ from eventer_bridge.core import tokens
 from eventer_bridge.core.payload_schemas import PayloadSchemas
 from eventer_bridge.core.quotas import ClientQuota
 from eventer_bridge.core.rights import ClientConfig, Rights, everything
-from eventer_bridge.core.tokens import MAX_TOKENS, ScryptChecks, TokenConfig, TokenHash
+from eventer_bridge.core.tokens import ScryptChecks, TokenConfig, TokenHash
 from eventer_bridge.tls import is_revoked, peer_names
 
 _UNLIMITED: Final = ClientQuota()
@@ -48,14 +48,7 @@ class DeclinedError(Exception):
 
 
 class Login:
-    """What a client presents.
-
-    Args:
-        name: the name that it sends.
-        token: the token that it sends, if any.
-        certificate: names of its verified certificate (``tls.peer_names``).
-        address: where it comes from (``Slot.address``).
-    """
+    """What a client presents; ``certificate``: names of its verified one (``tls.peer_names``)."""
 
     __slots__ = ("address", "certificate", "name", "token")
 
@@ -73,12 +66,9 @@ class Login:
 
 
 class Admitted(NamedTuple):
-    """A client that was let in.
+    """A client that was let in, and what is kept of its token (None: it needed none).
 
-    Attributes:
-        rights: of the client.
-        name: what it is called: the name that it sent, or that of its certificate's client.
-        proof: what is kept of its token; None: it needed none.
+    It is called by the name that it sent, or that of its certificate's client.
     """
 
     rights: Rights
@@ -89,15 +79,9 @@ class Admitted(NamedTuple):
 class Authenticator:
     """Authenticates the configured clients; see the module.
 
-    Args:
-        clients: their configurations.
-        schemas: of their payloads; the caller closes them, after all users of the rights.
-        checks: of chosen tokens; None: its own.
-        revoked: revocation lists of certificates. TLS checks them at the handshake; here, they are
-            for connections that began before they were replaced.
-
-    Raises:
-        ConfigurationError: a token cannot be read.
+    The caller closes the schemas, after all users of the rights. Without ``checks`` of chosen
+    tokens, it has its own. TLS checks revocation lists at the handshake; here, they are for
+    connections that began before they were replaced. ``ConfigurationError``: no token can be read.
     """
 
     declined: str = _DECLINED
@@ -122,7 +106,8 @@ class Authenticator:
         self._n_chosen = max((len(_chosen(i)) for i in rights), default=0)
         # compared with what nobody's token has
         self._nobodys = [
-            TokenHash(secrets.token_bytes(32), secrets.token_bytes(16)) for _ in range(MAX_TOKENS)
+            TokenHash(secrets.token_bytes(32), secrets.token_bytes(16))
+            for _ in range(limits.MAX_TOKENS)
         ]
 
     @property
@@ -131,20 +116,12 @@ class Authenticator:
         return self._by_name.keys()
 
     def authenticate(self, login: Login) -> Admitted | Awaitable[Admitted]:
-        """Find the client that logs in.
-
-        Returns:
-            The client, at once unless chosen tokens are to be checked. The awaitable raises the
-            same.
-
-        Raises:
-            DeclinedError: it is none.
-        """
+        """The client that logs in, or ``DeclinedError``; later if chosen tokens are checked."""
         rights = self._named(login.name) or self._certified(login.certificate)
         known = () if rights is None else rights.tokens
         given = b"" if login.token is None else tokens.sha256(login.token)
         found: int | None = None
-        for index in range(MAX_TOKENS):
+        for index in range(limits.MAX_TOKENS):
             kept = known[index].hash if index < len(known) else self._nobodys[index]
             if tokens.same(given, kept.digest) and kept.salt is None:
                 found = index
@@ -174,11 +151,7 @@ class Authenticator:
         return self._admitted(rights, login, found)
 
     def names_of(self, ssl_object: Any) -> frozenset[str]:
-        """Names of a client's certificate, see ``tls.peer_names``.
-
-        Raises:
-            DeclinedError: it is revoked.
-        """
+        """Names of a client's certificate (``tls.peer_names``); ``DeclinedError``: revoked."""
         if self._revoked and is_revoked(ssl_object, self._revoked):
             raise DeclinedError(self.declined, "its certificate is revoked")
         return peer_names(ssl_object)
@@ -186,13 +159,8 @@ class Authenticator:
     def readmit(self, name: str, proof: TokenHash | None, ssl_object: Any) -> Rights:
         """The rights of a client that was let in before the configuration changed.
 
-        Args:
-            name: what it is called (:class:`Admitted`).
-            proof: what is kept of its token.
-            ssl_object: ``ssl.SSLObject`` of its connection, or None.
-
-        Raises:
-            DeclinedError: it is not to be let in any more; the cause is for the log.
+        Name and proof are of :class:`Admitted`, the ``ssl.SSLObject`` of its connection, or None.
+        ``DeclinedError``: it is not to be let in any more; the cause is for the log.
         """
         rights = self._named(name)
         if rights is None:
@@ -237,14 +205,7 @@ class OneForAll(Authenticator):
     A wrong token and a missing one are declined alike. 001 recommends accepting clients without a
     token in any case; then a token would protect nothing.
 
-    Args:
-        token: the token, or two.
-        quota: of all of them together.
-        checks: of chosen tokens; None: its own.
-        revoked: see :class:`Authenticator`.
-
-    Raises:
-        ConfigurationError: a token cannot be read.
+    Arguments are as of :class:`Authenticator`: a token, or two, and the quota of all of them.
     """
 
     declined = "invalid client token"

@@ -1,9 +1,7 @@
 """The core behind a server: the embedded engine, or a remote Event Server.
 
-Servers (Mariner, Eventer) speak to :class:`EventCore` and do not know which it is. What both
-have in common is here: who observes them, what is under way, and sources.
-
-Everything here belongs to the event loop's thread.
+Servers speak to :class:`EventCore` and do not know which it is. Here is what both have in common:
+who observes them, what is under way, and sources. All belongs to the event loop's thread.
 """
 
 import abc
@@ -44,13 +42,7 @@ mlog = logging.getLogger(__name__)
 
 
 class Work(NamedTuple):
-    """Work of one kind.
-
-    Attributes:
-        what: description of the work.
-        n_waiting: amount pending now.
-        n_done: total amount done, in any unit: it changes with progress.
-    """
+    """Work of one kind: how much is pending, and a number that changes with progress."""
 
     what: str
     n_waiting: int
@@ -110,10 +102,7 @@ class TellingObserver(Observer, Protocol):
     def on_missed(self, session: Batch | None, persisted: bool, error: Exception) -> None:
         """:meth:`on_session` raised: close those who may have missed the session.
 
-        Args:
-            session: the session; None: it is not known which.
-            persisted: as there.
-            error: what was raised.
+        A session of None: it is not known which.
         """
 
 
@@ -124,9 +113,8 @@ class HistoryObserver(Observer, Protocol):
     def on_other_history(self, server_id: int | None) -> None:
         """Sessions from now on are of another history than those notified before.
 
-        Args:
-            server_id: of this server, which continues what was notified; None: of any, and nothing
-                is continued.
+        ``server_id``: of this server, which continues what was notified; None: of any, and nothing
+        is continued.
         """
 
 
@@ -139,12 +127,11 @@ class EventCore(Resource, abc.ABC):
     Attributes:
         registers_one_by_one: whether :meth:`submit` gains nothing by several batches.
         types: of batches that are made of objects.
-        pending_events: events that were accepted and are not acknowledged yet.
+        pending_events: those accepted and not acknowledged yet.
         n_ended: sessions that have ended so far.
-        cursors: of clients; None: it keeps none.
         missing: the last event of other servers that will never come, since the start.
-        histories: of the servers whose events it has, as far as they are known. It is replaced
-            when it changes.
+        histories: of the servers whose events it has, as far as they are known; replaced, never
+            changed.
         is_regaining: whether it takes events of its own that others have (``remote.group``).
         lane: who takes in a large message of a client has it from before it is decoded, and
             for a large session until that is committed.
@@ -192,19 +179,11 @@ class EventCore(Resource, abc.ABC):
         return None
 
     def type_table(self, read: ReadTypeCb) -> TypeTable:
-        """The types of the batches of a wire.
-
-        Args:
-            read: reads its types.
-        """
+        """The types of the batches of a wire, which ``read`` reads."""
         return TypeTable(partial(find_type, read), limits.CACHE_BYTES)
 
     async def check_ready(self) -> None:
-        """Look whether it could serve now. Nothing is registered or queried for that.
-
-        Raises:
-            EventerBridgeError: it could not; the text says why.
-        """
+        """Look whether it could serve now; raises ``EventerBridgeError``, which says why not."""
         if self.status is not Status.OPERATIONAL:
             raise NotOperationalError("registrations are refused")
         if (stall := self._stalls.look(self._work())) is not None:
@@ -234,13 +213,7 @@ class EventCore(Resource, abc.ABC):
     def add_observer(
         self, observer: Observer, *, registered: bool = True, persisted: bool = True
     ) -> None:
-        """Notify an observer of the status and of sessions from now on.
-
-        Args:
-            observer: a new one.
-            registered: whether to notify it of sessions that were registered.
-            persisted: the same, of sessions that are durable.
-        """
+        """Notify an observer from now on: of the status, and sessions (registered, durable)."""
         self._observers.append(observer)
         self.set_hearing(observer, registered=registered, persisted=persisted)
 
@@ -254,11 +227,6 @@ class EventCore(Resource, abc.ABC):
             elif observer not in hearing:
                 self._hearing[kind] = [*hearing, observer]
 
-    @property
-    def tells_of_persisted(self) -> bool:
-        """Whether somebody is notified of sessions that are durable."""
-        return bool(self._hearing[True])
-
     def remove_observer(self, observer: Observer) -> None:
         """Notify it no longer."""
         self._observers.remove(observer)
@@ -270,13 +238,7 @@ class EventCore(Resource, abc.ABC):
 
     @abc.abstractmethod
     def announce(self, source: Source, client_name: str, *, is_connected: bool) -> None:
-        """A client connected or disconnected; never raises.
-
-        Args:
-            source: its connection.
-            client_name: as the client gave it.
-            is_connected: which of the two.
-        """
+        """A client (its source, and its name as given) connected or disconnected; never raises."""
 
     @abc.abstractmethod
     def submit(self, batches: list[Batch]) -> None:
@@ -300,12 +262,6 @@ class EventCore(Resource, abc.ABC):
         key: RequestKey | None = None,
     ) -> Batch:
         """Register events as one session, all or none: :meth:`submit` of one batch.
-
-        Args:
-            source: who asks.
-            register_events: the events.
-            quota: of a client, for event types that it brings; None: it has none.
-            key: what the client calls the request.
 
         Raises:
             EventerBridgeError: it is refused. What is found out later fails ``committed`` instead.
@@ -334,7 +290,7 @@ class EventCore(Resource, abc.ABC):
         return 0
 
     def departure(self, seen: EventId, followed: str | None) -> Departure | None:
-        """Where a client that saw this event departs from the stored history; None: it does not.
+        """Where a client departs from the stored history; None: it does not.
 
         Args:
             seen: the last event of a server that it saw.
@@ -352,11 +308,7 @@ class EventCore(Resource, abc.ABC):
         return Departure(0, f"event {text} is not stored here")  # nor is what was before it, maybe
 
     def check_position(self, server_id: int) -> None:
-        """Refuse a position that :meth:`departure` cannot compare yet.
-
-        Raises:
-            NotOperationalError: the history of this server's events is unknown.
-        """
+        """Raise ``NotOperationalError`` for what :meth:`departure` cannot compare yet."""
         is_own = server_id == self.server_id
         if is_own and self.is_regaining and server_id not in self.histories:
             raise NotOperationalError(
@@ -382,24 +334,15 @@ class EventCore(Resource, abc.ABC):
 
         Args:
             query: one of the three queries, and what may be seen of its answer.
-            client: name of who asks, with whose other queries it shares the time.
+            client: see ``Backend.answer``, which says what is raised and ``holding``, too.
             after: commits of what else it has to find: what the same client registered or
                 was notified of before.
-            holding: see ``Backend.answer``.
-
-        Raises:
-            EventerBridgeError: it cannot be answered; see ``Backend.answer``.
         """
 
     def answer_at_once(
         self, query: VisibleQuery, after: Collection[asyncio.Future[None]] = ()
     ) -> QueryResult | None:
-        """As :meth:`answer`, for queries that need few rows and no waiting.
-
-        Returns:
-            At most ``limits.LARGE_ANSWER_BYTES``. None: :meth:`answer` is to answer it, or to say
-                why it cannot.
-        """
+        """As :meth:`answer`, of few rows and without waiting; see ``Backend.answer_at_once``."""
         return None
 
     def _add_pending(self, n_events: int, n_bytes: int) -> None:

@@ -119,11 +119,7 @@ class ClientQueries(Generic[RequestT]):
         self._stream.hold(n_bytes)
 
     def _answer_at_once(self, request: RequestT, params: QueryParams) -> bool:
-        """Answer a query that takes little and waits for nothing, without a task.
-
-        Returns:
-            Whether it is answered; else nothing was done.
-        """
+        """Answer a query that takes little and waits for nothing; False: nothing was done."""
         account, stream = self._account, self._stream
         if account.throttle is not None or account.max_query_rows is not None:
             return False

@@ -38,7 +38,7 @@ from eventer_bridge.errors import (
 from eventer_bridge.model import Source, cut
 from eventer_bridge.net.stream import Pause, Stream
 from eventer_bridge.net.throttle import EVENTS
-from eventer_bridge.packed import Batch, assign
+from eventer_bridge.packed import Batch, are_alike, are_keyed, assign, claim, totals
 
 
 class _Unanswered(msgspec.Struct, gc=False):
@@ -165,7 +165,7 @@ class ClientRegistrations(GatheringClient):
             return
         is_first = not self._gathered
         self._gathered += batches
-        self.n_gathered += sum([len(batch) or 1 for batch in batches])
+        self.n_gathered += claim(batches, self._source, self.type_quota)
         self.gathered_bytes += n_bytes
         if core.is_full:
             self.wait_for_room()
@@ -207,8 +207,6 @@ class ClientRegistrations(GatheringClient):
         """Take the batches that were gathered."""
         batches, self._gathered = self._gathered, []
         self.n_gathered = 0
-        for batch in batches:
-            batch.source, batch.quota = self._source, self.type_quota
         return batches
 
     def hand_over_gathered(self) -> None:
@@ -217,7 +215,8 @@ class ClientRegistrations(GatheringClient):
             return
         try:
             batches = self._take()
-            self._set_keys(batches)
+            if are_keyed(batches):
+                self._set_keys(batches)
             self._service.core.submit(batches)
             self.await_outcomes(batches)
         except Exception as e:
@@ -228,14 +227,14 @@ class ClientRegistrations(GatheringClient):
         if self._waits_as is not None:
             return []
         # keys are known to the core by client
-        if any(batch.request_key is not None for batch in self._gathered):
+        if are_keyed(self._gathered):
             self.hand_over_gathered()
             return []
         return self._take()
 
     def _set_keys(self, batches: Sequence[Batch]) -> None:
         keyed = [batch for batch in batches if batch.request_key is not None]
-        for batch, digest in zip(keyed, digests(keyed) if keyed else (), strict=True):
+        for batch, digest in zip(keyed, digests(keyed), strict=True):
             self._set_key(batch, digest)
 
     def _set_key(self, batch: Batch, digest: bytes) -> None:
@@ -255,7 +254,7 @@ class ClientRegistrations(GatheringClient):
             return
         batch.source, batch.quota = self._source, self.type_quota
         if batch.request_key is not None:
-            self._set_key(batch, await slices.run(digest_in_steps(batch.register_events)))
+            self._set_key(batch, await slices.run(digest_in_steps(batch)))
         core = self._service.core
         if core.is_full and not await self._until_room():
             return
@@ -347,14 +346,9 @@ class ClientRegistrations(GatheringClient):
     def await_outcomes(self, batches: list[Batch]) -> None:
         held_bytes, self.gathered_bytes = self.gathered_bytes, 0
         self._n_unanswered += len(batches)
-        committed = batches[0].committed
-        n_events = sum([batch.requested for batch in batches])
-        n_bytes = sum([batch.payload_bytes for batch in batches])
-        are_alike = n_events <= limits.ANSWERED_EVENTS and n_bytes <= limits.ANSWERED_BYTES
-        if len(batches) == 1 or (
-            are_alike and all(i.committed is committed and i.first is None for i in batches)
-        ):
-            parts = [_Unanswered(committed, batches, n_events, n_bytes)]
+        _, n_events, n_bytes = totals(batches)
+        if len(batches) == 1 or (_is_one_answer(n_events, n_bytes) and are_alike(batches)):
+            parts = [_Unanswered(batches[0].committed, batches, n_events, n_bytes)]
         else:
             parts = [_Unanswered(i.committed, [i], i.requested, i.payload_bytes) for i in batches]
         self.unanswered += parts
@@ -362,23 +356,18 @@ class ClientRegistrations(GatheringClient):
             first = some.batches[0]
             if first.is_large and not first.has_failed:
                 self._answer_large(first)
-            else:
-                self._await_commit(some.committed)
+            elif some.committed is not self._awaited_commit or some.committed.done():
+                # one that is done already may have been answered: a repeated request can be of it
+                self._awaited_commit = some.committed
+                self._service.gathering.await_commit(some.committed, self)
         # all of it is counted until the last one is answered
         self.unanswered[-1].held_bytes += held_bytes
         if self._account.throttle is not None:
             self._account.spend(self.stream, EVENTS, sum([len(i) or 1 for i in batches]))
-        if any(i.has_failed for i in batches):  # what is durable is notified before
+        if any(i.batches[0].has_failed for i in parts):  # what is durable is notified before
             self.answer()
         if self._n_unanswered >= limits.MAX_REGISTRATIONS_IN_FLIGHT:
             self.stream.pause_reading(Pause.REGISTRATIONS_FULL)
-
-    def _await_commit(self, commit: asyncio.Future[None]) -> None:
-        """Answer a commit when it is done."""
-        # one that is done already may have been answered: a repeated request can be of such a one
-        if commit is not self._awaited_commit or commit.done():
-            self._awaited_commit = commit
-            self._service.gathering.await_commit(commit, self)
 
     def _answer_large(self, batch: Batch) -> None:
         """Answer a large batch, when it is encoded."""

@@ -68,13 +68,7 @@ class ClientLogin:
         return self._checking is not None
 
     def begin(self, name: str, token: str | None, accept: Callable[[Admitted], None]) -> None:
-        """Authenticate a client.
-
-        Args:
-            name: as sent by the client.
-            token: as sent by the client; None: it sent none.
-            accept: called if it is admitted, now or later.
-        """
+        """Authenticate a client by what it sent (no token: None); ``accept`` is called if it is."""
         stream = self._stream
         stream.client = cut(name)
         authenticator = self._service.authenticator
@@ -105,23 +99,14 @@ class ClientLogin:
         self._stream.resume_reading(Pause.LOGIN)
 
     def admitted_again(self, admitted: Admitted) -> Admitted:
-        """Admit a client again, as the configuration may have changed.
-
-        Raises:
-            DeclinedError: it is no longer admitted.
-        """
+        """Admit a client again, or raise ``DeclinedError``: the configuration may have changed."""
         rights = self._service.authenticator.readmit(
             admitted.name, admitted.proof, self._stream.ssl_object
         )
         return admitted._replace(rights=rights)
 
     def decline(self, reason: str, cause: str | None = None) -> None:
-        """Close the connection of a client that cannot be accepted.
-
-        Args:
-            reason: for the client.
-            cause: additional text for the log.
-        """
+        """Close the connection of a client that cannot be accepted; ``cause`` is for the log."""
         if self._stream.close_reason is not None:
             return
         self._service.stats.declined += 1
@@ -175,9 +160,6 @@ class ClientSession(ServedClient, ReplayingClient, Generic[RequestT]):
     other until garbage is collected.
 
     Attributes:
-        stream: its connection.
-        registrations: what it registers.
-        queries: its queries.
         rights: None until it is accepted.
         is_persisted: whether it is notified of events when they are durable, not before.
         n_subscriptions: query types that it requested.

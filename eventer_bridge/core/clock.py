@@ -25,13 +25,9 @@ mlog = logging.getLogger(__name__)
 class ClockWatch:
     """Watches how far a server's events are ahead of the clock. Belongs to the event loop's thread.
 
-    Args:
-        newest: returns the server's greatest timestamp.
-        on_fault: called when :attr:`fault` changes.
-        note: called with that timestamp each time that the clock is looked at, and now.
-
-    Attributes:
-        fault: reason for refusing registrations; None if there is none.
+    ``newest`` returns the server's greatest timestamp, with which ``note`` is called each time that
+    the clock is looked at, and now. ``on_fault`` is called when :attr:`fault`, the reason for
+    refusing registrations, changes.
     """
 
     def __init__(

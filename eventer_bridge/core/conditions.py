@@ -1,13 +1,4 @@
-"""Conditions that payloads must satisfy to be stored.
-
-The configuration is that of hat-event's backend: for a subscription, ``all`` or ``any`` of
-several conditions, or ``json``: the payload is JSON, and its value at ``data_path`` has the type
-``data_type`` and equals ``data_value``, each if given. An event whose type matches several
-subscriptions must satisfy all their conditions. hat-event silently drops other events; here,
-their registration fails with the violated condition.
-
-Belongs to the event loop's thread. Only payloads of events with a condition are decoded.
-"""
+"""Conditions that payloads must satisfy to be stored. Belongs to the event loop's thread."""
 
 import sys
 from collections.abc import Iterable, Mapping
@@ -40,11 +31,8 @@ class Conditions:
     subscriptions must satisfy all their conditions. hat-event silently drops other events; here,
     their registration fails with the violated condition.
 
-    Only payloads of events with a condition are decoded.
-
-    Args:
-        confs: each with ``subscriptions`` and ``condition``, as ``schemas/gateway.yaml``
-            describes them (``event_core.backend.conditions``).
+    Only payloads of events with a condition are decoded. ``schemas/gateway.yaml`` describes the
+    configuration (``event_core.backend.conditions``).
     """
 
     def __init__(self, confs: Iterable[Mapping[str, Any]]) -> None:
@@ -55,11 +43,7 @@ class Conditions:
         self._by_type: BoundedCache[EventType, list[tuple[int, Mapping[str, Any]]]] = BoundedCache()
 
     def check(self, events: Iterable[RegisterEvent | ProcessEvent]) -> None:
-        """Refuse events that may not be stored.
-
-        Raises:
-            ConditionError: a condition does not hold; the text names the event and the reason.
-        """
+        """Raise ``ConditionError``, which names event and reason, if a condition does not hold."""
         for number, event in enumerate(events, 1):
             conditions = self._of_type(event.type)
             if not conditions:

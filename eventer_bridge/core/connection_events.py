@@ -17,7 +17,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from eventer_bridge import limits
 from eventer_bridge.backends.type_budget import TypeQuota
@@ -29,18 +29,9 @@ mlog = logging.getLogger(__name__)
 RegisterCb: TypeAlias = Callable[[Source, Sequence[RegisterEvent], TypeQuota | None], object]
 """Registers events of a source as one session; raises branches of ``EventerBridgeError``."""
 
-_TURN_CONNECTIONS: Final = 32
-"""Connections announced in one iteration of the loop, about 2 ms: a network failure ends thousands
-at once."""
-
 
 class Announcer:
-    """See the module.
-
-    Args:
-        server_id: of this server.
-        register: see :data:`RegisterCb`.
-    """
+    """See the module."""
 
     def __init__(self, server_id: int, register: RegisterCb) -> None:
         self._server_id = server_id
@@ -48,7 +39,7 @@ class Announcer:
         self._quota = TypeQuota("announced clients", limits.MAX_ANNOUNCED_NAMES)
         self._connected: dict[Source, str] = {}
         self._waiting: deque[tuple[Source, str, bool]] = deque()
-        self._n_left = _TURN_CONNECTIONS
+        self._n_left = limits.TURN_ANNOUNCEMENTS
         self._is_ended = False
 
     def announce(self, source: Source, client_name: str, *, is_connected: bool) -> None:
@@ -77,7 +68,7 @@ class Announcer:
         self._is_ended = True
 
     def _register_some(self) -> None:
-        if self._waiting and self._n_left == _TURN_CONNECTIONS:
+        if self._waiting and self._n_left == limits.TURN_ANNOUNCEMENTS:
             asyncio.get_running_loop().call_soon(self._next_turn)
         while self._waiting and self._n_left:
             source, client_name, is_connected = self._waiting.popleft()
@@ -85,7 +76,7 @@ class Announcer:
             self._register_event(source, client_name, is_connected=is_connected)
 
     def _next_turn(self) -> None:
-        self._n_left = _TURN_CONNECTIONS
+        self._n_left = limits.TURN_ANNOUNCEMENTS
         self._register_some()
 
     def _register_event(self, source: Source, client_name: str, *, is_connected: bool) -> None:

@@ -1,11 +1,9 @@
 """Cursors: the positions up to which clients acknowledged events, kept by the server.
 
-A cursor belongs to a client name and has a name of its own. A client that connects with a cursor
-resumes after the last acknowledged event. One connection holds a cursor at a time; the newest one
-takes it over. Among the connections of one process, the newest is the last that the process made,
-even if another one arrives later.
-
-Positions refer to the histories of the events of each server (``history``).
+A cursor belongs to a client name and has a name of its own. A client that connects with it resumes
+after the last acknowledged event. One connection holds it at a time; the newest one takes it over:
+of one process, the last that the process made, even if another one arrives later. Positions refer
+to the histories of the events of each server (``history``).
 
 Events that a client cannot process are parked: the cursor advances, and operators redeliver or drop
 the parked events.
@@ -23,7 +21,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import starmap
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from eventer_bridge import limits
 from eventer_bridge.backends.base import Backend
@@ -56,10 +54,6 @@ from eventer_bridge.subscription import EVERYTHING, Subscription
 
 mlog = logging.getLogger(__name__)
 
-_FEW_IDS: Final = 64
-"""Rows looked up one by one, about 20 us each; reading all rows of a cursor takes up to 5 ms."""
-
-
 _Names: TypeAlias = tuple[str, str]
 """Names of a client and of its cursor."""
 
@@ -76,12 +70,7 @@ class CursorCore(Protocol):
 
 
 class Attempt(NamedTuple):
-    """A connection of a process.
-
-    Attributes:
-        reader: name of the process.
-        number: increases with each connection of the process.
-    """
+    """A connection of a process, by the process's name and a number that increases with each."""
 
     reader: str
     number: int
@@ -101,12 +90,9 @@ class Cursor:
     """One cursor.
 
     Attributes:
-        client: name of the client.
-        name: of the cursor.
         row: its stored form.
         seen: the last acknowledged event of each server.
         holder: the connection that holds it.
-        n_parked: number of parked events.
         lag_events: number of unacknowledged events, at most ``limits.MAX_LAG_EVENTS``.
         lag_s: age of the oldest unacknowledged event, in seconds.
         oldest: earliest possible timestamp of an unacknowledged event; None: unknown.
@@ -139,11 +125,7 @@ class Cursor:
         return parked_prefix(self.client, self.name)
 
     def check_newest(self, attempt: Attempt) -> None:
-        """Check that no newer connection of the same process held the cursor.
-
-        Raises:
-            InitError: one did.
-        """
+        """Raise ``InitError`` if a newer connection of the same process held the cursor."""
         if attempt.number < self._attempts.get(attempt.reader, attempt.number):
             raise InitError(f"cursor {self.name!r}: a newer connection of this process took it")
 
@@ -206,11 +188,7 @@ class Cursors:
     # --- of clients -----------------------------------------------------------------------
 
     def look_up(self, client: str, name: str) -> Cursor | None:
-        """The cursor of a client; None: it does not exist yet.
-
-        Raises:
-            LimitError: there are too many cursors for a new one.
-        """
+        """The cursor of a client; None: there is none yet; ``LimitError``: there are too many."""
         cursor = self._cursors.get((client, name))
         if cursor is not None:
             return cursor
@@ -227,12 +205,10 @@ class Cursors:
         start: Mapping[int, EventId],
         wanted: tuple[Subscription, int | None],
     ) -> Cursor:
-        """Give a cursor to a connection; its previous holder loses it.
+        """Give a cursor to a connection, which may be a new one; its previous holder loses it.
 
         Args:
-            client: name of the client.
-            name: of the cursor, which is created if it does not exist.
-            holder: the connection.
+            client, name, holder: whose it is.
             start: position of a new cursor.
             wanted: subscription of the connection, and the server of its events (None: all).
         """
@@ -272,17 +248,13 @@ class Cursors:
         if not cursor.n_parked:
             return set()
         prefix = cursor.parked_prefix
-        if len(ids) < _FEW_IDS:
+        if len(ids) < limits.FEW_PARKED:
             return {i for i in ids if self._has_row(prefix + encode_id(i))}
         rows = self._rows(prefix)
         return {i for i in ids if prefix + encode_id(i) in rows}
 
     def check_room(self, cursor: Cursor, n_more: int) -> None:
-        """Check that more events may be parked.
-
-        Raises:
-            RemoteProtocolError: they would be too many.
-        """
+        """Raise ``RemoteProtocolError`` if so many more events may not be parked."""
         if cursor.n_parked + n_more > limits.MAX_PARKED:
             raise RemoteProtocolError(f"more than {limits.MAX_PARKED} events are parked")
 
@@ -296,11 +268,7 @@ class Cursors:
         return is_there and cursor.row.n_resets == n_resets
 
     def park(self, cursor: Cursor, events: Mapping[EventId, str]) -> None:
-        """Park events, each with a reason.
-
-        Raises:
-            RemoteProtocolError: too many are parked.
-        """
+        """Park events, each with a reason; raises as :meth:`check_room`."""
         n_new = len(events) - len(self.parked_of(cursor, events.keys()))
         self.check_room(cursor, n_new)
         cursor.n_parked += n_new
@@ -318,11 +286,7 @@ class Cursors:
                 self._put(key, None, cursor.names)
 
     def parked(self, cursor: Cursor) -> dict[EventId, ParkedRow]:
-        """The parked events, in the order of their ids.
-
-        Raises:
-            StoreDamagedError: a row cannot be decoded.
-        """
+        """The parked events, in the order of their ids; may raise ``StoreDamagedError``."""
         rows = self._rows(cursor.parked_prefix).items()
         try:
             return {event_id: row for _, _, event_id, row in starmap(decode_parked, rows)}
@@ -372,13 +336,9 @@ class Cursors:
     def to_tell(self, is_ours: Callable[[EventId, EventId], bool]) -> list[ToldCursor | ToldParked]:
         """Changes to publish to other servers, at most ``limits.TOLD_CURSORS``.
 
-        Args:
-            is_ours: whether all events of this server between two given ones publish cursors. A
-                cursor that only advanced over such events is not published: that would produce the
-                next such event, without end.
-
-        Raises:
-            StorageError: parked events cannot be read; the changes stay pending.
+        ``is_ours`` says whether all events of this server between two given ones publish cursors. A
+        cursor that only advanced over such events is not published: that would produce the next
+        such event, without end. If parked events cannot be read, the changes stay pending.
         """
         changes: list[ToldCursor | ToldParked] = []
         try:
@@ -433,15 +393,10 @@ class Cursors:
             self._unpublished.setdefault(key, names)
 
     def take_over(self, change: ToldCursor | ToldParked, sender: int) -> None:
-        """Apply a change that another server published. Only a reset moves a cursor back.
+        """Apply a change that another server, ``sender``, published. Only a reset moves it back.
 
-        Args:
-            change: the change; the sender's own events that it refers to were handed over before.
-            sender: the server.
-
-        Raises:
-            StorageError: stored rows cannot be read.
-            ClosedError: the store is closed.
+        The sender's own events that it refers to were handed over before. May raise
+        ``StorageError`` or ``ClosedError``.
         """
         names = change.client, change.cursor
         cursor = self._cursors.get(names)
@@ -528,11 +483,7 @@ class Cursors:
     # --- rows -----------------------------------------------------------------------------
 
     async def flush(self) -> None:
-        """Write the changes; returns when they are durable.
-
-        Raises:
-            EventerBridgeError: they are not.
-        """
+        """Write the changes; returns when they are durable, or raises ``EventerBridgeError``."""
         async with self._lock:
             while self._changed:
                 self._saving, self._changed = self._changed, {}
@@ -641,8 +592,7 @@ class Cursors:
     async def measure(self, cursor: Cursor) -> None:
         """Measure the lag of a cursor, unless it moves back or its subscription changes meanwhile.
 
-        Raises:
-            EventerBridgeError: as ``Backend.count_server``.
+        Raises as ``Backend.count_server``.
         """
         row, seen, measured = cursor.row, {**cursor.seen}, (cursor.row.types, cursor.row.server_id)
         wanted = EVERYTHING if row.types is None else Subscription(row.types)

@@ -74,14 +74,7 @@ async def create(
     conditions: Conditions | None = None,
     hold_s: float = 0.0,
 ) -> "Engine":
-    """Create an engine and start it.
-
-    Args:
-        backend: where events are kept; stays the caller's to close, after the engine.
-        server_id: identifier of this server, part of every event id it gives.
-        modules: configurations of modules, in the order in which they add to sessions.
-        conditions: what events have to fulfil to be stored.
-        hold_s: how long at most retention keeps what is behind a cursor; 0: it does not care.
+    """Create an engine and start it; arguments: see :class:`Engine`.
 
     Raises:
         StorageError: the first session ids could not be reserved.
@@ -99,11 +92,11 @@ class Engine(ReplicaCore):
     Closing it stops it and gives back the session ids that were reserved and not used.
 
     Args:
-        backend: see :func:`create`, as the others.
-        server_id: identifier of this server.
-        modules: configurations of modules.
-        conditions: conditions of events.
-        hold_s: see :func:`create`.
+        backend: where events are kept; stays the caller's to close, after the engine.
+        server_id: identifier of this server, part of every event id it gives.
+        modules: configurations of modules, in the order in which they add to sessions.
+        conditions: what events have to fulfil to be stored.
+        hold_s: how long at most retention keeps what is behind a cursor; 0: it does not care.
         is_in_group: whether other servers may take over (``group_events``).
 
     Attributes:
@@ -414,11 +407,7 @@ class Engine(ReplicaCore):
         return all(i in self._published_sessions for i in range(first.session, last.session + 1))
 
     async def known_history(self, server_id: int) -> History | None:
-        """The history that the events of a server are of which are stored; None: not known.
-
-        Raises:
-            EventerBridgeError: as :meth:`query`.
-        """
+        """The history of the stored events of a server; None: not known."""
         params = QueryLatestParams([history.type_of(server_id)])
         result = await self._backend.query(params)
         return history.read_all(result.events).get(server_id)
@@ -426,13 +415,8 @@ class Engine(ReplicaCore):
     async def read_histories(self) -> History | None:
         """Learn of which histories the stored events are; to be done before clients connect.
 
-        Of those that it regained, it is their own history until it is started.
-
-        Returns:
-            This server's history, as it was announced; None: it was not.
-
-        Raises:
-            EventerBridgeError: as :meth:`query`.
+        Of those that it regained, it is their own history until it is started. Returns this
+        server's history as it was announced; None: it was not.
         """
         stored = query_all(self._backend.query, QueryLatestParams([history.ANY_TYPE]))
         found = history.read_all([event async for event in stored])
@@ -478,12 +462,7 @@ class Engine(ReplicaCore):
 
 
 async def _in_time(waiting: Awaitable[object], timeout_s: float | None = None) -> bool:
-    """Wait; whether that was enough.
-
-    Args:
-        waiting: what for.
-        timeout_s: how long; None: ``limits.STOP_TIMEOUT_S``.
-    """
+    """Wait, for ``limits.STOP_TIMEOUT_S`` if not said otherwise; whether that was enough."""
     try:
         async with asyncio.timeout(limits.STOP_TIMEOUT_S if timeout_s is None else timeout_s):
             await waiting

@@ -63,19 +63,11 @@ class _Group:
         self.receivers: set[Receiver] = set()
 
 
-_GroupsByType: TypeAlias = BoundedCache[EventType, tuple[_Group, ...]]
-
-
 class Fanout:
     """All subscribed clients of a wire.
 
-    Args:
-        encode: see :data:`EncodeCb`.
-        prepare: encodes all events of a large session in steps, before ``encode``.
-        on_hearing: called when :meth:`hears` changed.
-
-    Attributes:
-        groups: of receivers, by filter.
+    ``prepare`` encodes all events of a large session in steps, before ``encode``; ``on_hearing`` is
+    called when :meth:`hears` changed. ``groups`` of receivers are by filter.
     """
 
     def __init__(
@@ -89,8 +81,10 @@ class Fanout:
         self._on_hearing = on_hearing
         self.groups: dict[Filter, _Group] = {}
         self._n_groups = {False: 0, True: 0}  # by ``persisted``
-        self._registered: _GroupsByType = BoundedCache()
-        self._persisted: _GroupsByType = BoundedCache()
+        self._by_type: dict[bool, BoundedCache[EventType, tuple[_Group, ...]]] = {
+            False: BoundedCache(),
+            True: BoundedCache(),
+        }
 
     def add(self, receiver: Receiver, receiver_filter: Filter) -> None:
         """Notify ``receiver`` from now on."""
@@ -99,7 +93,6 @@ class Fanout:
         group = self.groups.get(receiver_filter)
         if group is None:
             group = self.groups[receiver_filter] = _Group(receiver_filter)
-            self._forget(receiver_filter.persisted)
             self._count_group(receiver_filter.persisted, 1)
         group.receivers.add(receiver)
 
@@ -111,10 +104,10 @@ class Fanout:
         group.receivers.discard(receiver)
         if not group.receivers:
             del self.groups[receiver_filter]
-            self._forget(receiver_filter.persisted)
             self._count_group(receiver_filter.persisted, -1)
 
     def _count_group(self, persisted: bool, change: int) -> None:
+        self._by_type[persisted].clear()
         heard = self.hears(persisted=persisted)
         self._n_groups[persisted] += change
         if self.hears(persisted=persisted) is not heard:
@@ -139,7 +132,7 @@ class Fanout:
         if not self.hears(persisted=persisted):
             return
         indices_by_group: dict[_Group, list[int]] = {}
-        groups_by_type = (self._persisted if persisted else self._registered).known
+        groups_by_type = self._by_type[persisted].known
         server_id = session.server
         all_types = session.event_types
         for part in parts(len(session)):
@@ -165,7 +158,7 @@ class Fanout:
         persisted: bool,
         first_index: int = 0,
     ) -> None:
-        groups_by_type = (self._persisted if persisted else self._registered).known
+        groups_by_type = self._by_type[persisted].known
         for index, event_type in enumerate(types, first_index):
             groups = groups_by_type.get(event_type)
             if groups is None:
@@ -198,13 +191,7 @@ class Fanout:
             yield
 
     def fail(self, session: Batch | None, persisted: bool, error: Exception) -> None:
-        """A session could not be notified: close the receivers that may want it.
-
-        Args:
-            session: the session; None: any.
-            persisted: as of :meth:`notify`.
-            error: why.
-        """
+        """A session (None: any) could not be notified: close the receivers that may want it."""
         for group in tuple(self.groups.values()):
             if group.filter.persisted is persisted and _may_want(group.filter, session):
                 _fail(group, error)
@@ -217,12 +204,8 @@ class Fanout:
             if key.persisted is persisted and key.subscription.matches(event_type)
         )
         n_bytes = type_bytes(event_type) + sys.getsizeof(groups)
-        cache = self._persisted if persisted else self._registered
-        cache.put(event_type, groups, n_bytes)
+        self._by_type[persisted].put(event_type, groups, n_bytes)
         return groups
-
-    def _forget(self, persisted: bool) -> None:
-        (self._persisted if persisted else self._registered).clear()
 
 
 def _fail(group: _Group, error: Exception) -> None:

@@ -55,13 +55,7 @@ _Digest = Annotated[bytes, msgspec.Meta(min_length=DIGEST_BYTES, max_length=DIGE
 
 
 class ToldRequest(msgspec.Struct, frozen=True):
-    """The request key of a session.
-
-    Attributes:
-        client: name of the client.
-        key: the client's name of the request.
-        digest: see ``RequestKey``.
-    """
+    """The request key of a session; see ``RequestKey``."""
 
     client: str
     key: _Key
@@ -69,11 +63,9 @@ class ToldRequest(msgspec.Struct, frozen=True):
 
 
 class ToldCursor(msgspec.Struct, frozen=True):
-    """A cursor.
+    """A cursor of a client.
 
     Attributes:
-        client: name of the client.
-        cursor: name of the cursor.
         seen: the last acknowledged event of each server; None: the cursor was deleted.
         n_resets: number of its resets and deletions.
         acked: time of the last acknowledgement.
@@ -89,12 +81,9 @@ class ToldCursor(msgspec.Struct, frozen=True):
 
 
 class ToldParked(msgspec.Struct, frozen=True):
-    """A parked event.
+    """A parked event of a cursor of a client.
 
     Attributes:
-        client: name of the client.
-        cursor: name of the cursor.
-        id: of the event.
         reason: why it was parked; None: it is no longer parked.
         at: time of the change.
         is_due: whether it is due for redelivery.
@@ -128,9 +117,7 @@ def retention(keys_s: float) -> tuple[RetentionRule, ...]:
     Rules of users do not apply to them: one for everything would delete them before a server that
     was away has received them. Request keys and parked events bound their number. These rules only
     delete obsolete events: expired keys, and former positions of cursors.
-
-    Args:
-        keys_s: how long request keys are kept.
+    Request keys are kept for ``keys_s``.
     """
     return (
         RetentionRule((_OF_REQUESTS,), duration_s=keys_s, is_told=False),

@@ -7,7 +7,7 @@ may block; memory does not depend on the size of the database.
 from collections.abc import Callable, Iterator
 from itertools import groupby
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from typing_extensions import override
 
@@ -17,7 +17,7 @@ from eventer_bridge.backends.hat_lmdb import HatDatabase, Unreadable
 from eventer_bridge.backends.rocksdb import directories
 from eventer_bridge.backends.rocksdb.commit import Commit
 from eventer_bridge.backends.rocksdb.contents import FORMAT, IMPORTING
-from eventer_bridge.backends.rocksdb.keys import TypeId
+from eventer_bridge.backends.rocksdb.keys import FORMAT_KEY, TypeId
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.backends.rocksdb.types import TypeRegistry
 from eventer_bridge.core.validation import check_payload, check_type
@@ -26,17 +26,9 @@ from eventer_bridge.model import INT64_MAX, Event, EventType, Timestamp
 from eventer_bridge.packed import TypeTable, encode_type, stored_batch
 from eventer_bridge.slices import at_once
 
-MAX_COMMIT_BYTES: Final = 8 << 20
-"""Payload bytes that are written at a time."""
-
 
 class ImportRefusal(NamedTuple):
-    """An event that could not be imported.
-
-    Attributes:
-        id: server, session and instance.
-        reason: why.
-    """
+    """An event (server, session, instance) that could not be imported, and why."""
 
     id: tuple[int, int, int]
     reason: str
@@ -55,7 +47,7 @@ class Imported(NamedTuple):
     refused: int
 
 
-def ext_import(
+def import_database(
     hat_path: Path,
     store_path: Path,
     on_refusal: Callable[[ImportRefusal], None],
@@ -65,7 +57,7 @@ def ext_import(
 
     Args:
         hat_path: file of the database, which is not changed.
-        store_path: where the new store is to be; nothing is there yet, or an empty directory.
+        store_path: where nothing is yet, or an empty directory.
         on_refusal: called for each event that cannot be stored.
         on_progress: called now and then: events that were read, number of all.
 
@@ -109,7 +101,7 @@ class _Import:
         self._n_events = self._n_sessions = self._n_refused = 0
 
     def run(self) -> Imported:
-        self._store.stage_format(self._commit, IMPORTING)
+        self._commit.batch.put(FORMAT_KEY, IMPORTING)
         self._write()
         self._store.ext_sync()  # killed from now on, it is no store
         last = (0, Timestamp(0, 0))  # server, timestamp
@@ -121,7 +113,7 @@ class _Import:
                 self._marks[server] = max(session, self._marks.get(server, 0))
         for server, mark in self._marks.items():
             self._store.stage_reservation(self._commit, server, mark)
-        self._store.stage_format(self._commit, str(FORMAT).encode())
+        self._commit.batch.put(FORMAT_KEY, str(FORMAT).encode())
         self._write()
         self._store.ext_sync()
         return Imported(self._n_events, self._n_sessions, len(self._types), self._n_refused)
@@ -162,7 +154,7 @@ class _Import:
         self._store.stage_types(self._commit, self._new_types)
         self._store.stage(self._commit, [stored_batch(session, self._table)], self._types.ids)
         self._new_types.clear()
-        is_large = self._commit_bytes > MAX_COMMIT_BYTES
+        is_large = self._commit_bytes > limits.IMPORT_COMMIT_BYTES
         if is_large or self._commit.n_events > limits.MAX_GROUP_EVENTS:
             self._write()
         return session[0].timestamp

@@ -28,12 +28,7 @@ RegisterCb = Callable[[list[Batch]], None]
 
 
 class KeyedRequests:
-    """See the module.
-
-    Args:
-        backend: knows what is stored.
-        register: see :data:`RegisterCb`.
-    """
+    """See the module."""
 
     def __init__(self, backend: Backend, register: RegisterCb) -> None:
         self._backend = backend
@@ -61,11 +56,8 @@ class KeyedRequests:
     def take_over(self, key: RequestKey, first: Event) -> RequestKey | None:
         """Check the key of a request that another server stored, with an event of its session.
 
-        Returns:
-            The key to keep; None: it is known here already.
-
-        Raises:
-            EventerBridgeError: as ``Backend.find_requests``.
+        Returns the key to keep; None: it is known here already. May raise as
+        ``Backend.find_requests``.
         """
         (kept,) = self._backend.find_requests(key.owner, [key.key])
         if kept is None:
@@ -81,12 +73,7 @@ class KeyedRequests:
         return None
 
     def check_order(self, key: RequestKey | None) -> None:
-        """Check that the request that a request comes after, if any, is stored or under way.
-
-        Raises:
-            RequestOrderError: it is not: it may have failed since.
-            EventerBridgeError: as ``Backend.find_requests``.
-        """
+        """Raise ``RequestOrderError`` if the request that comes before failed; or as above."""
         if key is None or key.after is None or self._find_under_way(key.owner, key.after):
             return
         (before,) = self._backend.find_requests(key.owner, [key.after])

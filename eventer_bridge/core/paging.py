@@ -48,11 +48,7 @@ class PageProgress:
         self._resumed_from = resumed_from
 
     def go_on(self, last: EventId) -> None:
-        """The next page is requested after this event.
-
-        Raises:
-            RemoteProtocolError: so was an earlier one.
-        """
+        """The next page is requested after this event; ``RemoteProtocolError``: an earlier was."""
         if last == self._known:
             raise _no_progress(last)
         self._n_left -= 1
@@ -64,8 +60,7 @@ class PageProgress:
     def resume(self, last: EventId) -> None:
         """The next page is requested from the time of this event, and may end with it once more.
 
-        Raises:
-            RemoteProtocolError: so was the last one that was requested by time.
+        ``RemoteProtocolError``: so was the last one that was requested by time.
         """
         if last == self._resumed_from:
             raise _no_progress(last)
@@ -95,19 +90,11 @@ async def query_all(
 async def query_pages(
     query: QueryCb, params: QueryParams, limit: int | None = None
 ) -> AsyncGenerator[Sequence[Event], None]:
-    """Query all events; each page is requested on demand.
+    """Query all events, in pages that are requested on demand; none is empty.
 
-    Args:
-        query: queries one page.
-        params: the query; its ``max_results`` is the size of a page, None leaves that to the
-            server.
-        limit: maximum number of events; None: all.
-
-    Yields:
-        Pages, none of which is empty.
-
-    Raises:
-        RemoteProtocolError: the server does not return the remaining events, or the same again.
+    The query's ``max_results`` is the size of a page; None leaves that to the server. There are at
+    most ``limit`` events. ``RemoteProtocolError``: the server does not return the remaining events,
+    or the same again.
     """
     remaining = limit
     progress = PageProgress()
@@ -191,11 +178,7 @@ def _as_of_now(params: QueryTimeseriesParams, first: Event) -> QueryTimeseriesPa
 def _behind_nothing(
     params: QueryParams, last: Event | None, *, more_follows: bool
 ) -> QueryTimeseriesParams | None:
-    """The query that continues after an answer without events; None: there are no more.
-
-    Raises:
-        RemoteProtocolError: there are more, but the query cannot be continued.
-    """
+    """The query that continues after an answer without events; None: there are no more."""
     if last is None:
         if more_follows:
             raise RemoteProtocolError("the answer to a query has more_follows, but no events")

@@ -54,18 +54,9 @@ class SchemaCheckError(CoreError):
 
 
 class PayloadSchema:
-    """A schema. Any thread.
+    """A schema, with an ``$id``, which may refer to those of the registry. Any thread.
 
-    Args:
-        schema: a JSON Schema with an ``$id``.
-        registry: schemas that it may refer to.
-
-    Raises:
-        ValueError: it is no schema.
-        jsonschema_rs.ReferencingError: it has an unknown reference.
-
-    Attributes:
-        id: its ``$id``.
+    Raises ``ValueError`` (it is no schema) or ``jsonschema_rs.ReferencingError``.
     """
 
     def __init__(self, schema: Mapping[str, Any], registry: jsonschema_rs.Registry) -> None:
@@ -88,11 +79,7 @@ class PayloadSchema:
 
 
 def create(schemas: Iterable[Mapping[str, Any]]) -> dict[str, PayloadSchema]:
-    """Schemas by their ``$id``.
-
-    Raises:
-        ConfigurationError: some cannot be used; one line each.
-    """
+    """Schemas by their ``$id``; ``ConfigurationError``: some cannot be used, a line each."""
     made, wrong = _create(schemas)
     if wrong:
         raise ConfigurationError("\n".join(wrong))
@@ -324,10 +311,8 @@ def main() -> None:
     A message, in both directions, is a length (8 bytes, big endian) followed by its bytes. The
     first one holds the schemas, in JSON, and is answered by an empty one. Each later one holds
     payloads with the ids of their schemas, in MessagePack; the answer is the first refused one with
-    its reason, or nil.
-
-    It ends with its input. It also ends itself if a check takes too long and the parent, which may
-    be gone, does not end it.
+    its reason, or nil. It ends with its input, and by itself if a check takes too long and the
+    parent, which may be gone, does not end it.
     """
     # the parent may handle signals in a thread of its own, and block them in all others
     signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -83,12 +83,7 @@ class ReplayWire(Protocol):
     def encode_replayed(
         self, events: Sequence[Event], /, *, is_redelivered: bool = False
     ) -> Steps[list[bytes]]:
-        """The parts of a notification of several sessions, encoded in steps.
-
-        Args:
-            events: the events.
-            is_redelivered: whether they were parked.
-        """
+        """The parts of a notification of several sessions (or parked events), encoded in steps."""
 
     def send_replayed(self, parts: list[bytes], /) -> None:
         """Send them."""
@@ -112,7 +107,6 @@ class Start(msgspec.Struct, frozen=True):
     """Start position of a client.
 
     Attributes:
-        wire: of the client.
         seen: the last event that it saw of each server; it saw none of other servers.
         declines_gap: whether to decline it if retention deleted events that it did not see, and to
             close it if that happens later.
@@ -120,7 +114,6 @@ class Start(msgspec.Struct, frozen=True):
             position.
         histories: known histories of the events of ``seen``, by server; compared with a cursor,
             too. None: the client cannot process a departure.
-        attempt: identifies the connection.
     """
 
     wire: ReplayWire
@@ -200,12 +193,7 @@ class Replay(AcknowledgingClient, Receiver):
         return bool(self._gaps)
 
     def _look_up(self) -> Cursor | None:
-        """The cursor, if it exists.
-
-        Raises:
-            LimitError: as ``Cursors.look_up``.
-            InitError: as ``Cursor.check_newest``.
-        """
+        """The cursor, if it exists; raises as ``Cursors.look_up`` and ``Cursor.check_newest``."""
         cursors, start = self._service.core.cursors, self._start
         if cursors is None or start.cursor is None:
             return None
@@ -215,11 +203,7 @@ class Replay(AcknowledgingClient, Receiver):
         return cursor
 
     def _find_departures(self) -> dict[int, Departure]:
-        """Resume after the seen events that are stored; returns the departures to report.
-
-        Raises:
-            InitError: the client declines departures.
-        """
+        """Resume after the seen events that are stored; returns the departures to report."""
         start, followed = self._start, self._start.histories or {}
         cursor = self._look_up()
         if cursor is None:
@@ -435,7 +419,7 @@ class Replay(AcknowledgingClient, Receiver):
             self._hold()
             waiting = deque(self._behind())
             while waiting:
-                if not self._is_holding() or self._client.stream.is_write_blocked:
+                if self._held is None or self._client.stream.is_write_blocked:
                     self._leave()
                     return False
                 server_id = waiting.popleft()
@@ -469,9 +453,6 @@ class Replay(AcknowledgingClient, Receiver):
         self._held = []
         self._service.fanout.add(self, self._filter)
 
-    def _is_holding(self) -> bool:
-        return self._held is not None
-
     def _go_live(self) -> bool:
         """Pass on held notifications, then new ones; false if too many were to be held."""
         if self._held is None:
@@ -494,12 +475,7 @@ class Replay(AcknowledgingClient, Receiver):
         self._held, self._held_bytes = None, 0
 
     async def _send_page(self, server_id: int, *, waits: bool = True) -> bool:
-        """Send the next page of a server; whether more follows.
-
-        Args:
-            server_id: of the server.
-            waits: see :meth:`_reading`.
-        """
+        """Send the next page of a server; whether more follows."""
         async with self._reading(waits=waits) as reading:
             wanted = self._filter
             end = self._end(server_id)
@@ -515,7 +491,10 @@ class Replay(AcknowledgingClient, Receiver):
             return True
         self._n_deletions[server_id] = n_deletions
         if is_gap:
-            self._report_gap(server_id, first)
+            self._wire.send_gap(server_id, first, None)
+            if self._start.declines_gap:
+                self._client.stream.close(CloseReason.GAP, detail=GAP_TEXT, level=logging.INFO)
+                raise ClosedError(GAP_TEXT)
         if last is not None:
             self._wire.send_replayed(parts)
             self._seen[server_id] = self._read[server_id] = last
@@ -526,12 +505,6 @@ class Replay(AcknowledgingClient, Receiver):
                 end = max(end, _end_of(last))
             self._read[server_id] = max(end, self._read.get(server_id, end))
         return more_follows
-
-    def _report_gap(self, server_id: int, oldest: EventId | None) -> None:
-        self._wire.send_gap(server_id, oldest, None)
-        if self._start.declines_gap:
-            self._client.stream.close(CloseReason.GAP, detail=GAP_TEXT, level=logging.INFO)
-            raise ClosedError(GAP_TEXT)
 
     async def _redeliver(self) -> None:
         """Send parked events that are due for redelivery."""
@@ -566,9 +539,8 @@ class Replay(AcknowledgingClient, Receiver):
     async def _reading(self, *, waits: bool = True) -> AsyncIterator[Reading]:
         """Read for the client, at the expense of its quota.
 
-        Args:
-            waits: whether to wait until its quota has recovered. It does not wait before it is
-                accepted, which has a time limit, nor while it occupies a place.
+        It does not wait until that has recovered before it is accepted, which has a time limit, nor
+        while it occupies a place.
         """
         if waits:
             await self._until_paid()

@@ -35,11 +35,8 @@ class ReplicaCore(SessionCore):
     def replicated(self, server_id: int) -> HighWaterMark:
         """The last session of another server that is kept; ``timestamp`` is None where none is.
 
-        From here on :meth:`replicate` goes on.
-
-        Raises:
-            StorageError: that is not known: what failed to be stored may be found all the same.
-            ClosedError: the store is closed.
+        From here on :meth:`replicate` goes on. ``StorageError``: that is not known: what failed to
+        be stored may be found all the same.
         """
         if self._backend.failure is not None:
             raise StorageError(self._backend.failure)
@@ -49,15 +46,12 @@ class ReplicaCore(SessionCore):
     def replicate(self, events: Sequence[Event]) -> asyncio.Future[None]:
         """Keep a session of another server as it is, and notify observers, whatever the status is.
 
-        Sessions of this one are taken only while it :attr:`is_regaining`.
+        Sessions of this one are taken only while it :attr:`is_regaining`. The events are of one
+        session, as ``Backend.register`` asks for: later than everything that was handed over of
+        that server before.
 
-        Args:
-            events: events of one session of that server, as ``Backend.register`` asks for:
-                later than everything of it that was handed over before.
-
-        Returns:
-            A future that is done when they are durable; never to be cancelled. It fails if that of
-            an earlier session of the server did, until :meth:`replicated`.
+        Returns a future that is done when they are durable; never to be cancelled. It fails if that
+        of an earlier session of the server did, until :meth:`replicated`.
         """
         server_id = events[0].id.server
         before = self._last_replicated.get(server_id)
@@ -100,7 +94,7 @@ class ReplicaCore(SessionCore):
         if commit.done() and commit.exception():
             return commit
         self._add_pending(len(events), n_bytes)
-        self._track([batch], commit, len(events), n_bytes)
+        self._track([batch], commit)
         return commit
 
     def _register_stored(self, batch: Batch) -> asyncio.Future[None]:
@@ -109,11 +103,7 @@ class ReplicaCore(SessionCore):
     def note_missing(self, last: EventId) -> None:
         """Note that events of a server up to this one will never come.
 
-        Readers from before are notified of each gap once.
-
-        Raises:
-            StorageError: it cannot be kept now.
-            ClosedError: the store is closed.
+        Readers from before are notified of each gap once. ``StorageError``: it cannot be kept now.
         """
         known = self.missing.get(last.server)
         if known is None or known < last:
@@ -124,10 +114,6 @@ class ReplicaCore(SessionCore):
         """Apply state that another server of the group published; returns the key to keep.
 
         Rows of cursors are handed to the backend before the events: who has the events has them.
-
-        Raises:
-            StorageError: what is kept cannot be read.
-            ClosedError: the store is closed.
         """
         if self.cursors is not None:
             for change in group_events.cursors_in(events):
@@ -174,7 +160,7 @@ class ReplicaCore(SessionCore):
             resolve(committed, e.with_traceback(None))
             self._notify_drained()
         else:
-            self._track([batch], commit, len(batch), n_bytes)
+            self._track([batch], commit)
 
 
 def _error_of(commit: asyncio.Future[None] | None) -> EventerBridgeError | None:

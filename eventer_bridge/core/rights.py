@@ -58,15 +58,12 @@ class ClientConfig(msgspec.Struct, frozen=True):
 class Rights:
     """Rights of one configured client, and what it has to present for them.
 
-    Raises:
-        ConfigurationError: one of its tokens cannot be read.
+    ``ConfigurationError``: one of its tokens cannot be read.
 
     Attributes:
-        name: of the client.
         tokens: of which it must present one; empty: it must present none.
         certificate: name that its certificate must have (``tls.certificate_name``); None: any.
-        quota: what it may use.
-        type_quota: the part of it that is for new event types.
+        type_quota: the part of its quota that is for new event types.
         subscription: what it may be notified of and query.
         may_register_everything: whether :meth:`refusal` is always None, and need not be called.
         has_schemas: whether payloads are to satisfy some.
@@ -151,10 +148,7 @@ class Rights:
     ) -> Steps[str | None]:
         """Collect the schema checks; returns a reason for refusing without them, or None.
 
-        Args:
-            register_events: the events.
-            checks: receives payloads and their schemas.
-            indexes: receives the positions of their events.
+        Payloads and their schemas go to ``checks``, positions of their events to ``indexes``.
         """
         for part in parts(len(register_events)):
             for index, event in enumerate(register_events[part], part.start):
@@ -180,11 +174,7 @@ class Rights:
         return None
 
     def _checks(self, event_type: EventType) -> Sequence[PayloadSchema]:
-        """Schemas of a type's payloads. Only allowed types are cached.
-
-        Raises:
-            InvalidEventError: the type cannot be registered, or no rule allows it.
-        """
+        """Schemas of a type's payloads, or ``InvalidEventError``. Only allowed types are cached."""
         check_type(event_type)
         matching = [schema for rule, schema in self._rules if rule.matches(event_type)]
         if not matching:
@@ -200,13 +190,7 @@ def _wrong_payload(index: int, event_type: EventType, reason: str) -> str:
 
 
 def everything(owner: str, quota: ClientQuota, token: TokenConfig = None) -> Rights:
-    """Rights to see and register everything; all holders share one quota.
-
-    Args:
-        owner: what they are called together.
-        quota: theirs.
-        token: of which they must present one.
-    """
+    """Rights to see and register everything; all holders share one quota, and a name."""
     all_types = (("*",),)
     config = ClientConfig(owner, token, all_types, (RegisterRule(all_types),), quota=quota)
     rights = Rights(config, PayloadSchemas())

@@ -12,7 +12,7 @@ Belongs to the event loop's thread.
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final
 
 from eventer_bridge import limits
@@ -46,15 +46,7 @@ def payload_bytes(events: Iterable[RegisterEvent | ProcessEvent | Event]) -> int
 
 
 class SessionIdAllocator:
-    """See the module.
-
-    Args:
-        backend: stores the reservation.
-        server_id: of the ids.
-
-    Attributes:
-        server_id: as given.
-    """
+    """See the module."""
 
     def __init__(self, backend: Backend, server_id: int) -> None:
         self._backend = backend
@@ -70,26 +62,17 @@ class SessionIdAllocator:
         self._requested_ceiling = mark.session
         self._timestamp = max(self._timestamp, mark.timestamp or self._timestamp)
 
-    def assign(self, batches: Sequence[Batch], first: int | None = None) -> None:
-        """Give batches consecutive session ids, and one timestamp that never goes back.
-
-        Args:
-            batches: the batches.
-            first: the first id; None: the next one.
-
-        Raises:
-            LimitError: as :meth:`next_sessions`.
-        """
+    def assign(self, batches: list[Batch], first: int | None = None) -> None:
+        """Give batches session ids (from ``first`` on), and one timestamp that never goes back."""
         if first is None:
             first = self.next_sessions(len(batches))
-        now = self.now()
-        assign([*batches], self.server_id, first, now.s, now.us)
+        self._timestamp = now = max(self._timestamp, Timestamp.now())
+        assign(batches, self.server_id, first, now.s, now.us)
 
     def next_sessions(self, n_sessions: int = 1) -> int:
         """Allocate consecutive session ids, greater than all before; returns the first.
 
-        Raises:
-            LimitError: they are not reserved on disk (it is slow, or failed).
+        ``LimitError``: they are not reserved on disk (it is slow, or failed).
         """
         last = self._session + n_sessions
         if last + limits.RESERVED_SESSIONS // 2 > self._requested_ceiling:
@@ -103,11 +86,6 @@ class SessionIdAllocator:
     def newest(self) -> Timestamp:
         """The greatest timestamp used, or the least that may be."""
         return self._timestamp
-
-    def now(self) -> Timestamp:
-        """The wall clock, or the greatest timestamp used so far if that is later."""
-        self._timestamp = timestamp = max(self._timestamp, Timestamp.now())
-        return timestamp
 
     def see(self, timestamp: Timestamp) -> None:
         """Give only later timestamps than one that another server of the group gave.

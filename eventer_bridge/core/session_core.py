@@ -55,7 +55,7 @@ from eventer_bridge.errors import (
 )
 from eventer_bridge.model import EventType, ProcessEvent, RegisterEvent, Source, SourceType, Status
 from eventer_bridge.modules.runner import ModuleRunner
-from eventer_bridge.packed import Batch, TypeTable, batch_of, extend, unready
+from eventer_bridge.packed import Batch, TypeTable, are_keyed, batch_of, extend, totals, unready
 from eventer_bridge.slices import Steps, WorkQueue, parts
 
 mlog = logging.getLogger(__name__)
@@ -155,7 +155,7 @@ class SessionCore(EventCore):
 
     @override
     def submit(self, batches: list[Batch]) -> None:
-        if any(batch.key is not None for batch in batches):
+        if are_keyed(batches):
             if self._backend.is_keeping:
                 self._keyed.register(batches)
                 return
@@ -164,7 +164,7 @@ class SessionCore(EventCore):
 
     def _register(self, batches: list[Batch]) -> None:
         """Register batches, small ones together if each of their types was registered before."""
-        n_events, n_bytes = _totals(batches)
+        n_events, _, n_bytes = totals(batches)
         if (
             self.registers_one_by_one
             or self._phase is not Status.OPERATIONAL
@@ -176,7 +176,7 @@ class SessionCore(EventCore):
         elif unready(batches):
             self._register_runs(batches)
         elif self._handing_over.is_busy:
-            self._begin(batches, self._loop.create_future(), n_events, n_bytes)
+            self._begin(batches, self._loop.create_future())
             self._handing_over.add(partial(self._take_over_together, batches))
         else:
             try:
@@ -187,9 +187,8 @@ class SessionCore(EventCore):
                 for batch in batches:
                     batch.committed = failed(self._loop.create_future(), e.with_traceback(None))
             else:
-                n_events, n_bytes = _totals(batches)
-                self._begin(batches, commit, n_events, n_bytes)
-                self._track(batches, commit, n_events, n_bytes)
+                self._begin(batches, commit)
+                self._track(batches, commit)
 
     def _register_runs(self, batches: list[Batch]) -> None:
         """Register batches, of which some have types to be checked: those one by one."""
@@ -260,11 +259,10 @@ class SessionCore(EventCore):
             batch.committed.set_result(None)
         elif not has_modules and not batch.is_stepwise and not self._handing_over.is_busy:
             commit = self._hand_over([batch], batch.quota)
-            n_events, n_bytes = _totals([batch])
-            self._begin([batch], commit, n_events, n_bytes)
-            self._track([batch], commit, n_events, n_bytes)
+            self._begin([batch], commit)
+            self._track([batch], commit)
         else:
-            self._begin([batch], self._loop.create_future(), n_events, n_bytes)
+            self._begin([batch], self._loop.create_future())
             if batch.is_large:
                 self._count_large(n_events, n_bytes)
             if has_modules:
@@ -296,7 +294,7 @@ class SessionCore(EventCore):
         """
         if self._conditions is not None:
             for batch in batches:
-                self._conditions.check(batch.register_events)
+                self._conditions.check(batch)
         self._session_ids.assign(batches, session_id)
         requests = [batch.key for batch in batches if batch.key is not None]
         if requests:
@@ -306,12 +304,11 @@ class SessionCore(EventCore):
             raise error
         return commit
 
-    def _begin(
-        self, batches: list[Batch], committed: asyncio.Future[None], n_events: int, n_bytes: int
-    ) -> None:
+    def _begin(self, batches: list[Batch], committed: asyncio.Future[None]) -> None:
         """Count what is under way."""
         for batch in batches:
             batch.committed = committed
+        n_events, _, n_bytes = totals(batches)
         self.pending_events += n_events
         self._pending_bytes += n_bytes
         if not self._n_own:
@@ -341,16 +338,16 @@ class SessionCore(EventCore):
             return
         with self._counting([batch]):
             commit = self._hand_over([batch], batch.quota, session_id)
-        self._track([batch], commit, len(batch), batch.payload_bytes)
+        self._track([batch], commit)
 
     @contextlib.contextmanager
     def _counting(self, batches: list[Batch]) -> Iterator[None]:
         """Count what is added to batches under way."""
-        n_events_before, n_bytes_before = _totals(batches)
+        n_events_before, _, n_bytes_before = totals(batches)
         try:
             yield
         finally:
-            n_events, n_bytes = _totals(batches)
+            n_events, _, n_bytes = totals(batches)
             self._add_pending(n_events - n_events_before, n_bytes - n_bytes_before)
             if len(batches) == 1:  # several are small, and answered together
                 batch = batches[0]
@@ -372,7 +369,8 @@ class SessionCore(EventCore):
         if batches[0].is_large:
             self._count_large(-len(batches[0]), -batches[0].payload_bytes)
         self._n_own -= len(batches)
-        self._end_pending(len(batches), *_totals(batches))
+        n_events, _, n_bytes = totals(batches)
+        self._end_pending(len(batches), n_events, n_bytes)
         resolve(batches[0].committed, error)
         self._notify_drained()
 
@@ -390,7 +388,7 @@ class SessionCore(EventCore):
         except BaseException as e:  # a panic of RocksDB's binding is no Exception
             self._fail([batch], e)
         else:
-            self._track([batch], commit, len(batch), batch.payload_bytes)
+            self._track([batch], commit)
 
     def _take_over_together(self, batches: list[Batch]) -> Steps[None]:
         """The same, of small batches that came together, in one step."""
@@ -403,7 +401,7 @@ class SessionCore(EventCore):
         except BaseException as e:
             self._fail(batches, e)
         else:
-            self._track(batches, commit, *_totals(batches))
+            self._track(batches, commit)
         yield
 
     def _hand_over_in_steps(
@@ -418,7 +416,7 @@ class SessionCore(EventCore):
                 self._types.check_new(new_types[begin : begin + limits.STEP_NEW_TYPES], batch.quota)
                 yield
             if self._conditions is not None:
-                self._conditions.check(batch.register_events[part])
+                self._conditions.check(batch[part])
             yield
         self._keyed.check_order(batch.key)
         self._session_ids.assign([batch], session_id)
@@ -431,9 +429,7 @@ class SessionCore(EventCore):
             raise error
         return commit
 
-    def _track(
-        self, batches: list[Batch], commit: asyncio.Future[None], n_events: int, n_bytes: int
-    ) -> None:
+    def _track(self, batches: list[Batch], commit: asyncio.Future[None]) -> None:
         """Wait for the commit of batches, and notify observers meanwhile."""
         uncommitted = self._uncommitted.get(commit)
         if uncommitted is None:
@@ -442,6 +438,7 @@ class SessionCore(EventCore):
             # observers hear of persisted events before these are acknowledged
             commit.add_done_callback(self._on_committed)
         last = batches[-1]
+        n_events, _, n_bytes = totals(batches)
         uncommitted.batches += batches
         uncommitted.last_sessions[last.server] = last.session
         uncommitted.n_events += n_events
@@ -529,8 +526,3 @@ class SessionCore(EventCore):
             self._own_ended.set()
         if self._waiting.clients:
             super()._notify_drained()
-
-
-def _totals(batches: list[Batch]) -> tuple[int, int]:
-    """Number of events of batches, and size of their payloads."""
-    return sum(map(len, batches)), sum([batch.payload_bytes for batch in batches])

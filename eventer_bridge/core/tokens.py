@@ -9,7 +9,7 @@ A token is configured as one of these texts:
 * anything else: the token itself. Only its hash is kept.
 
 A :class:`TokenSource` says where the text is (in the configuration, a file or the environment), and
-until when it is valid. A client has up to :data:`MAX_TOKENS`, so that one can replace another.
+until when it is valid. A client has up to ``limits.MAX_TOKENS``, so that one can replace another.
 
 No token is part of an error, a log record or a representation.
 """
@@ -37,9 +37,6 @@ from eventer_bridge.errors import ConfigurationError, InvalidEventError
 from eventer_bridge.model import Timestamp
 from eventer_bridge.resources import read_regular
 from eventer_bridge.slices import FairLine
-
-MAX_TOKENS: Final = 2
-"""Tokens of a client that are valid at a time: the old one and the new one."""
 
 _RANDOM_BYTES: Final = 32
 _SALT_BYTES: Final = 16
@@ -91,12 +88,9 @@ class TokenHash(NamedTuple):
 
 
 class Token(NamedTuple):
-    """A token that a client may present.
+    """A token that a client may present: what it is compared with, and its last moment.
 
-    Attributes:
-        hash: what it is compared with.
-        expires: its last moment; None: none.
-        is_plain: whether the text of its source is the token itself.
+    ``is_plain``: the text of its source is the token itself.
     """
 
     hash: TokenHash
@@ -122,7 +116,7 @@ def sha256_text(token: str) -> str:
 def scrypt_text(token: str) -> str:
     """``scrypt:…`` of a chosen token; takes about 0.2 s."""
     salt = secrets.token_bytes(_SALT_BYTES)
-    return f"scrypt:{salt.hex()}:{ext_scrypt(token, salt).hex()}"
+    return f"scrypt:{salt.hex()}:{scrypt(token, salt).hex()}"
 
 
 def sha256(token: str) -> bytes:
@@ -130,8 +124,8 @@ def sha256(token: str) -> bytes:
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
 
 
-def ext_scrypt(token: str, salt: bytes) -> bytes:
-    """Scrypt of a token, see ``limits.SCRYPT_COST``; without the GIL."""
+def scrypt(token: str, salt: bytes) -> bytes:
+    """Scrypt of a token, see ``limits.SCRYPT_COST``; any thread, without the GIL."""
     return hashlib.scrypt(
         token.encode("utf-8", "surrogatepass"),
         salt=salt,
@@ -158,26 +152,13 @@ def sources(config: TokenConfig) -> tuple[TokenSource, ...]:
 def read(config: TokenConfig, key: str) -> tuple[Token, ...]:
     """The tokens that a client may present; empty: it must present none.
 
-    Args:
-        config: the tokens.
-        key: where they are configured, for errors.
-
-    Raises:
-        ConfigurationError: one is missing or malformed.
+    ``key`` is where they are configured, for ``ConfigurationError``: one is missing or malformed.
     """
     return tuple(parse(_text(i, key), i.expires, key) for i in sources(config))
 
 
 def read_own(config: TokenConfig, key: str) -> str | None:
-    """The token that we present to others.
-
-    Args:
-        config: the token; of several, the first.
-        key: where it is configured, for errors.
-
-    Raises:
-        ConfigurationError: it is missing, or a hash.
-    """
+    """The token that we present to others, of several the first; see :func:`read`."""
     if config is None:
         return None
     text = _text(sources(config)[0], key)
@@ -235,15 +216,7 @@ def _text(source: TokenSource, key: str) -> str:
 
 
 def read_file(path: Path, place: str) -> str:
-    """The token in a file; it is not part of what is raised. Any thread; blocks.
-
-    Args:
-        path: the file.
-        place: what to call it in errors.
-
-    Raises:
-        ConfigurationError: it cannot be read, or has none.
-    """
+    """The token in a file; it is not part of what is raised (:func:`read`). Any thread; blocks."""
     try:
         data = read_regular(path, limits.MAX_TOKEN_FILE_BYTES)
     except OSError as e:
@@ -266,10 +239,7 @@ def without_end(text: str, place: str) -> str:
     """A token without the ends of lines behind it.
 
     What nobody sees is refused, as the token would just be wrong: blanks around it, and characters
-    that are not printed.
-
-    Raises:
-        ConfigurationError: it is no token; ``place`` and the character are part of the text.
+    that are not printed (``ConfigurationError`` with ``place`` and the character).
     """
     token = text.rstrip("\r\n")
     if not token:
@@ -289,10 +259,8 @@ def _name_of(character: str) -> str:
 
 
 _NO_FAILURE: Final = 0
-"""The first line."""
-
 _TURNS: Final = (_NO_FAILURE, 1, _NO_FAILURE, 2)
-"""Lines, in the order of their turns."""
+"""Lines, in the order of their turns; that of no failure is the first."""
 
 _UNKNOWN: Final = -1
 """No index of a hash."""
@@ -352,7 +320,7 @@ class ScryptChecks:
     async def find(
         self, address: str, name: str, token: str, expected: Sequence[TokenHash]
     ) -> int | None:
-        """Compare a token with hashes.
+        """Index of the hash that a token has, or None.
 
         Args:
             address: of the client (``Slot.address``).
@@ -360,9 +328,6 @@ class ScryptChecks:
                 of others.
             token: what it presented.
             expected: hashes with salts; all of them are computed.
-
-        Returns:
-            The index of the hash that it has, or None.
 
         Raises:
             TimeoutError: too many checks came first.
@@ -407,7 +372,7 @@ class ScryptChecks:
                 if found == _UNKNOWN:
                     try:
                         found, worked_s = await loop.run_in_executor(
-                            self._thread, _ext_find, check.token, check.expected
+                            self._thread, _find, check.token, check.expected
                         )
                     except Exception as e:  # the others are to go on
                         if not check.answer.done():
@@ -482,11 +447,11 @@ def _remember(known: OrderedDict[bytes, int | None], key: bytes, value: int | No
         known.popitem(last=False)
 
 
-def _ext_find(token: str, expected: Sequence[TokenHash]) -> tuple[int | None, float]:
+def _find(token: str, expected: Sequence[TokenHash]) -> tuple[int | None, float]:
     """The index of the hash that a token has, and the seconds that took."""
     began_s = time.perf_counter()
     found = None
     for index, known in enumerate(expected):
-        if same(ext_scrypt(token, known.salt or b""), known.digest):
+        if same(scrypt(token, known.salt or b""), known.digest):
             found = index
     return found, time.perf_counter() - began_s

@@ -116,10 +116,9 @@ async def connect(
         persisted: be notified of events that are durable; else as soon as they are registered.
         keeps_bounds: for callers that store or forward events: skip those that may not be
             registered here (:func:`sift`), and hold no more memory than the account has.
-        on_events: see :data:`EventsCb`; must not block or raise.
-        on_status: see :data:`StatusCb`; must not block or raise.
-        tls: TLS context for an ``ssl+sbs`` address; None: one that verifies the server with the
-            CAs that this system trusts.
+        on_events, on_status: see their types; must not block or raise.
+        tls: for an ``ssl+sbs`` address; None: one that verifies the server with the CAs that this
+            system trusts.
         dialect: of chatter.
         connect_timeout_s: time limit for everything up to the server's first answer.
         response_timeout_s: time limit for each answer; exceeding it ends the connection.
@@ -137,9 +136,9 @@ async def connect(
     connection = None
     try:
         async with timeout:
-            connection, handler = await chatter.connect(
+            connection, client = await chatter.connect(
                 address,
-                functools.partial(_Handler, on_events, on_status, keeps_bounds),
+                functools.partial(EventerClient, on_events, on_status, keeps_bounds, persisted),
                 tls=tls,
                 dialect=dialect,
                 connect_timeout_s=connect_timeout_s,
@@ -147,11 +146,11 @@ async def connect(
             )
             if keeps_bounds:
                 connection.belong_to(f"server {address}")
-            response = await handler.request(request)
+            response = await client.request(request)
         assert isinstance(response, MsgInitRes)
         if response.status is None:
             raise InitError(f"{address}: {cut(response.error)}")
-        return EventerClient(connection, handler, persisted)
+        return client
     except BaseException as e:
         if connection is not None:
             await aio.uncancellable(connection.async_close())
@@ -161,38 +160,44 @@ async def connect(
         raise
 
 
-class EventerClient(aio.Resource):
-    """See the module. Created by :func:`connect`.
+class EventerClient(chatter.Handler, aio.Resource):
+    """See the module. Created by :func:`connect`; the handler of its connection's messages.
 
     Attributes:
         persisted: as passed to :func:`connect`.
+        status: the server's last known status.
+        refused_events: number of received events that are not valid here.
     """
 
     def __init__(
-        self, connection: chatter.Connection, handler: "_Handler", persisted: bool
+        self,
+        on_events: EventsCb,
+        on_status: StatusCb,
+        keeps_bounds: bool,
+        persisted: bool,
+        connection: chatter.Connection,
     ) -> None:
-        self._connection = connection
-        self._handler = handler
+        self._on_events = on_events
+        self._on_status = on_status
+        self._keeps_bounds = keeps_bounds
         self.persisted = persisted
+        self._connection = connection
+        self._loop = asyncio.get_running_loop()
+        self._requests: dict[asyncio.Future[Any], type[Message]] = {}  # with their answers
+        # a large message in progress and the messages behind it; None: there is none
+        self._queued: deque[chatter.Message] | None = None
+        self.status = _NOT_INITIALISED
+        self.refused_events = 0
+        self._last_refused: dict[int, EventId] = {}
 
     @property
     @override
     def async_group(self) -> aio.Group:
         return self._connection.async_group
 
-    @property
-    def status(self) -> Status:
-        """The server's last known status."""
-        return self._handler.status
-
-    @property
-    def refused_events(self) -> int:
-        """Number of received events that are not valid here."""
-        return self._handler.refused_events
-
     def last_refused(self, server_id: int) -> EventId | None:
         """The last skipped event of each server, in notifications and server queries."""
-        return self._handler.last_refused.get(server_id)
+        return self._last_refused.get(server_id)
 
     @property
     def peer(self) -> str:
@@ -205,18 +210,18 @@ class EventerClient(aio.Resource):
         return self._connection.close_text
 
     def register(self, events: Sequence[RegisterEvent]) -> asyncio.Future[Sequence[Event]]:
-        """Register events as one session.
+        """Register events as one session; returns the created events, in the order given.
 
-        Returns:
-            The created events, in the order given. Fails with ``RegisterError`` if the server
-            refuses, and with ``OutcomeUnknownError`` if the connection is lost before it answers.
+        Fails with ``RegisterError`` if the server refuses, and with ``OutcomeUnknownError`` if the
+        connection is lost before it answers.
 
         Raises:
             ClosedError: the connection is closed; nothing was sent.
             LimitError: too many requests are in progress.
             InvalidEventError: an event cannot be encoded.
         """
-        return self._handler.register(events)
+        conversation = self._connection.send(*codec.encode(MsgRegisterReq(events)), last=False)
+        return self._expect(conversation, MsgRegisterRes, [event.type for event in events])
 
     def register_only(self, events: Sequence[RegisterEvent]) -> None:
         """Register events without asking for an answer; raises as :meth:`register`."""
@@ -237,14 +242,14 @@ class EventerClient(aio.Resource):
         deleted: EventId | None = None
         for _ in range(limits.MAX_REFUSED_PAGES):
             try:
-                response = await self._handler.request(MsgQueryReq(params))
+                response = await self.request(MsgQueryReq(params))
             except ClosedError as e:
                 # the query may be the reason: hat-event closes at a query that fails
                 raise ClosedError(f"{e}, at a {_QUERY_NAMES[type(params)]} query") from e
             assert isinstance(response, MsgQueryRes)
             result, refused = response.result, response.refused
             if isinstance(params, QueryServerParams):
-                self._handler.pass_over(refused)
+                self._pass_over(refused)
             deleted = max((i for i in (deleted, result.deleted) if i is not None), default=None)
             if not refused or result.events or not result.more_follows:
                 return msgspec.structs.replace(result, deleted=deleted)
@@ -252,11 +257,7 @@ class EventerClient(aio.Resource):
         raise RemoteProtocolError("answers without progress")
 
     async def first_event(self, server_id: int, session_id: int) -> Event | None:
-        """The first event of a server in or after a session, durable or not.
-
-        Raises:
-            EventerBridgeError: as :meth:`query`.
-        """
+        """The first event of a server in or after a session, durable or not; see :meth:`query`."""
         before = EventId(server_id, session_id - 1, INT64_MAX)
         params = QueryServerParams(server_id, max_results=1, last_event_id=before)
         for event in (await self.query(params)).events:
@@ -266,22 +267,11 @@ class EventerClient(aio.Resource):
         return None
 
     async def ping(self) -> float:
-        """Ping the server (chatter's ping).
-
-        Returns:
-            Round-trip time in seconds.
-
-        Raises:
-            ClosedError: the connection is closed, or was lost meanwhile.
-        """
+        """Ping the server (chatter's ping): seconds of the round trip, or ``ClosedError``."""
         return await self._connection.ping()
 
     async def drain(self) -> None:
-        """Wait until the server has read enough.
-
-        Raises:
-            ClosedError: the connection is closed.
-        """
+        """Wait until the server has read enough, or raise ``ClosedError``."""
         await self._connection.drain()
 
     def set_reading(self, is_reading: bool) -> None:
@@ -291,39 +281,11 @@ class EventerClient(aio.Resource):
         else:
             self._connection.pause_reading(Pause.USER)
 
-
-class _Handler(chatter.Handler):
-    """Handles the messages of the connection."""
-
-    def __init__(
-        self,
-        on_events: EventsCb,
-        on_status: StatusCb,
-        keeps_bounds: bool,
-        connection: chatter.Connection,
-    ) -> None:
-        self._on_events = on_events
-        self._on_status = on_status
-        self._keeps_bounds = keeps_bounds
-        self._connection = connection
-        self._loop = asyncio.get_running_loop()
-        self._requests: dict[asyncio.Future[Any], type[Message]] = {}  # with their answers
-        # a large message in progress and the messages behind it; None: there is none
-        self._queued: deque[chatter.Message] | None = None
-        self.status = _NOT_INITIALISED
-        self.refused_events = 0
-        self.last_refused: dict[int, EventId] = {}
-
     async def request(self, message: MsgInitReq | MsgQueryReq) -> Message:
         """Send a request and wait for its answer."""
         conversation = self._connection.send(*codec.encode(message), last=False)
         response: Message = await self._expect(conversation, _ANSWERS[type(message)])
         return response
-
-    def register(self, events: Sequence[RegisterEvent]) -> asyncio.Future[Sequence[Event]]:
-        """See :meth:`EventerClient.register`."""
-        conversation = self._connection.send(*codec.encode(MsgRegisterReq(events)), last=False)
-        return self._expect(conversation, MsgRegisterRes, [event.type for event in events])
 
     @override
     def on_message(self, message: chatter.Message) -> None:
@@ -367,7 +329,7 @@ class _Handler(chatter.Handler):
         return decoded
 
     def _decode_in_steps(self, message: chatter.Message) -> slices.Steps[object]:
-        decoded = yield from codec.decode_with_events(message.type, message.data)
+        decoded = yield from codec.decode_in_steps(message.type, message.data)
         return (yield from sift(decoded)) if self._keeps_bounds else decoded
 
     def _handle(self, message: chatter.Message, decoded: object) -> None:
@@ -376,7 +338,7 @@ class _Handler(chatter.Handler):
             self._on_answer(message, decoded)
         elif isinstance(decoded, MsgEventsNotify):
             self._note_refused(decoded.refused)
-            self.pass_over(decoded.refused)
+            self._pass_over(decoded.refused)
             done = self._on_events(decoded.events) if decoded.events else None
             if not message.is_last:
                 self._acknowledge(message.conversation, done)
@@ -386,13 +348,13 @@ class _Handler(chatter.Handler):
         else:
             raise RemoteProtocolError(f"{message.type} is not expected now")
 
-    def pass_over(self, refused: Sequence[RefusedEvent]) -> None:
+    def _pass_over(self, refused: Sequence[RefusedEvent]) -> None:
         """Note the last skipped event of each server."""
         for event_id in {i.id.server: i.id for i in refused}.values():
-            known = self.last_refused.get(event_id.server)
-            if known is None and len(self.last_refused) >= limits.MAX_REMOTE_SERVERS:
+            known = self._last_refused.get(event_id.server)
+            if known is None and len(self._last_refused) >= limits.MAX_REMOTE_SERVERS:
                 continue
-            self.last_refused[event_id.server] = max(known or event_id, event_id)
+            self._last_refused[event_id.server] = max(known or event_id, event_id)
 
     @override
     def on_closed(self, reason: CloseReason) -> None:
@@ -400,12 +362,10 @@ class _Handler(chatter.Handler):
         text = f"{self._connection.peer}: {self._connection.close_text}"
         for future, answer in requests.items():
             if not future.done():
-                is_unknown = answer is MsgRegisterRes
-                future.set_exception(
-                    OutcomeUnknownError(f"outcome unknown: {text}")
-                    if is_unknown
-                    else ClosedError(text)
-                )
+                error: Exception = ClosedError(text)
+                if answer is MsgRegisterRes:
+                    error = OutcomeUnknownError(f"outcome unknown: {text}")
+                future.set_exception(error)
                 future.exception()  # marks it as retrieved: no caller has to await it
 
     def _expect(

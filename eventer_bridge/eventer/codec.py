@@ -28,7 +28,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain, islice
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from eventer_bridge import limits
 from eventer_bridge.chatter import sbs
@@ -37,10 +37,9 @@ from eventer_bridge.eventer.events import (
     encode_events,
     encode_register_events,
     encode_type,
+    read_batch,
     read_events,
-    read_events_in_steps,
     read_register_events,
-    read_register_events_in_steps,
     read_timestamp,
     read_type,
 )
@@ -69,13 +68,14 @@ from eventer_bridge.model import (
     QueryResult,
     QueryServerParams,
     QueryTimeseriesParams,
-    RegisterEvent,
     Status,
     Timestamp,
 )
 from eventer_bridge.packed import IS_COMPILED, Batch, TypeTable, batch_of, read_sbs
 from eventer_bridge.slices import Steps, at_once, cut_in_steps
 from eventer_bridge.subscription import check_query_types, too_many_segments
+
+T = TypeVar("T")
 
 _ORDERS: Final = (Order.DESCENDING, Order.ASCENDING)
 _ORDERS_BY: Final = (OrderBy.TIMESTAMP, OrderBy.SOURCE_TIMESTAMP)
@@ -178,12 +178,9 @@ _QUERY_READERS: Final[tuple[sbs.Reader[QueryParams], ...]] = (
 
 
 def encode_query_params(params: QueryParams) -> bytes:
-    """QueryParams.
+    """QueryParams; ``InvalidEventError``: a condition of 000 cannot be expressed in 001.
 
-    Raises:
-        InvalidEventError: a condition of 000 cannot be expressed in 001.
-        OverflowError: an integer has more than 64 bits.
-        UnicodeEncodeError: a text has no UTF-8 form.
+    Raises ``OverflowError`` for more than 64 bits, ``UnicodeEncodeError`` for lone surrogates.
     """
     match params:
         case QueryLatestParams():
@@ -247,14 +244,9 @@ def type_name(message_type: type[Message]) -> str:
 
 
 def decode(name: str, data: bytes) -> Message | RefusedReq:
-    """Decode a message.
+    """Decode a message of a type, as ``HatEventer.MsgRegisterReq``; without chatter.
 
-    Args:
-        name: its type, as ``HatEventer.MsgRegisterReq``.
-        data: the message, without chatter.
-
-    Raises:
-        InvalidMessageError: the message is malformed; see the module.
+    Raises ``InvalidMessageError`` if it is malformed; see the module.
     """
     message_type = _TYPES.get(name)
     if message_type is None:
@@ -267,24 +259,31 @@ def decode(name: str, data: bytes) -> Message | RefusedReq:
     return message
 
 
-def decode_register_req(data: bytes) -> Steps[MsgRegisterReq | RefusedReq]:
-    """Decode a large ``MsgRegisterReq`` in steps; raises as :func:`decode`."""
+def decode_in_steps(name: str, data: bytes) -> Steps[Message | RefusedReq]:
+    """As :func:`decode`, of a large message of :data:`WITH_EVENTS`."""
+    message_type = _TYPES[name]
+    return _decode_whole(message_type, len(data), _STEP_READERS[message_type](data))
+
+
+def decode_register_req(data: bytes, types: TypeTable) -> Steps[Batch | RefusedReq]:
+    """Make a batch of a large ``MsgRegisterReq`` in steps; raises as :func:`decode`."""
+    return _decode_whole(MsgRegisterReq, len(data), read_batch(data, types))
+
+
+def _decode_whole(
+    message_type: type[Message], size: int, reading: Steps[tuple[T, int]]
+) -> Steps[T | RefusedReq]:
     try:
-        register_events, end = yield from read_register_events_in_steps(data, 0)
+        found, end = yield from reading
     except (InvalidEventError, InvalidMessageError, IndexError) as e:
-        return _refused(MsgRegisterReq, len(data), e)
-    _check_end(MsgRegisterReq, end, len(data))
-    return MsgRegisterReq(register_events)
+        return _refused(message_type, size, e)
+    _check_end(message_type, end, size)
+    return found
 
 
 def read_register_req(data: bytes, types: TypeTable) -> Batch | None:
     """A batch from a ``MsgRegisterReq``; None: it is unusual, and to be decoded."""
-    return read_sbs(data, types, _decode_read) if IS_COMPILED else None
-
-
-def _decode_read(data: bytes) -> Sequence[RegisterEvent]:
-    """The events of a message that was read; cannot fail."""
-    return read_register_events(data, 0)[0]
+    return read_sbs(data, types) if IS_COMPILED else None
 
 
 def read_whole_type(text: bytes) -> EventType | None:
@@ -297,15 +296,9 @@ def read_whole_type(text: bytes) -> EventType | None:
 
 
 def read_register_reqs(messages: Sequence[bytes], room: int, types: TypeTable) -> list[Batch]:
-    """A batch from each ``MsgRegisterReq``.
+    """A batch from each ``MsgRegisterReq``, up to the first that :func:`decode` refuses.
 
-    Args:
-        messages: the requests.
-        room: the request that reaches so many events is the last.
-        types: of the batches.
-
-    Returns:
-        Those up to there, or to the first that :func:`decode` refuses.
+    The request that reaches ``room`` events is the last, too.
     """
     batches: list[Batch] = []
     with contextlib.suppress(InvalidEventError, InvalidMessageError, IndexError):
@@ -323,30 +316,13 @@ def read_register_reqs(messages: Sequence[bytes], room: int, types: TypeTable) -
     return batches
 
 
-def decode_with_events(name: str, data: bytes) -> Steps[Message]:
-    """Decode a large message of :data:`WITH_EVENTS` in steps; raises as :func:`decode`."""
-    message_type = _TYPES[name]
-    try:
-        message, end = yield from _STEP_READERS[message_type](data)
-    except (InvalidEventError, InvalidMessageError, IndexError) as e:
-        raise _malformed(message_type, len(data), e) from None
-    _check_end(message_type, end, len(data))
-    return message
-
-
 def _refused(message_type: type[Message], size: int, error: Exception) -> RefusedReq:
     if message_type in {MsgInitReq, MsgRegisterReq, MsgQueryReq} and isinstance(
         error, InvalidEventError
     ):
         return RefusedReq(message_type, str(error))
-    raise _malformed(message_type, size, error) from None
-
-
-def _malformed(message_type: type[Message], size: int, error: Exception) -> InvalidMessageError:
-    name = type_name(message_type)
-    if isinstance(error, IndexError):
-        return InvalidMessageError(f"{name}: ends too early, at byte {size}")
-    return InvalidMessageError(f"{name}: {error}")
+    text = f"ends too early, at byte {size}" if isinstance(error, IndexError) else error
+    raise InvalidMessageError(f"{type_name(message_type)}: {text}") from None
 
 
 def _check_end(message_type: type[Message], end: int, size: int) -> None:
@@ -378,27 +354,9 @@ def _read_status_notify(data: bytes, pos: int) -> tuple[MsgStatusNotify, int]:
     return MsgStatusNotify(status), pos
 
 
-def _read_events_notify(data: bytes, pos: int) -> tuple[MsgEventsNotify, int]:
-    refused: list[RefusedEvent] = []
-    events, pos = read_events(data, pos, refused)
-    return MsgEventsNotify(events, tuple(refused)), pos
-
-
-def _read_events_ack(data: bytes, pos: int) -> tuple[MsgEventsAck, int]:
-    return MsgEventsAck(), pos
-
-
 def _read_register_req(data: bytes, pos: int) -> tuple[MsgRegisterReq, int]:
     register_events, pos = read_register_events(data, pos)
     return MsgRegisterReq(register_events), pos
-
-
-def _read_register_res(data: bytes, pos: int) -> tuple[MsgRegisterRes, int]:
-    is_failure, pos = sbs.read_choice(data, pos, 2)
-    if is_failure:
-        return MsgRegisterRes(None), pos
-    events, pos = read_events(data, pos)
-    return MsgRegisterRes(events), pos
 
 
 def _read_query_req(data: bytes, pos: int) -> tuple[MsgQueryReq, int]:
@@ -406,15 +364,9 @@ def _read_query_req(data: bytes, pos: int) -> tuple[MsgQueryReq, int]:
     return MsgQueryReq(params), pos
 
 
-def _read_query_res(data: bytes, pos: int) -> tuple[MsgQueryRes, int]:
+def _read_query_res(data: bytes) -> Steps[tuple[Message, int]]:
     refused: list[RefusedEvent] = []
-    events, pos = read_events(data, pos, refused)
-    return _read_rest_of_query_res(data, pos, events, refused)
-
-
-def _read_rest_of_query_res(
-    data: bytes, pos: int, events: Sequence[Event], refused: Sequence[RefusedEvent]
-) -> tuple[MsgQueryRes, int]:
+    events, pos = yield from read_events(data, 0, refused)
     more_follows, pos = sbs.read_boolean(data, pos)
     deleted, n_deletions = None, 0
     if pos < len(data):  # ours, see ``schemas/HatEventer.sbs``
@@ -424,30 +376,28 @@ def _read_rest_of_query_res(
     return MsgQueryRes(result, tuple(refused)), pos
 
 
-def _read_large_notify(data: bytes) -> Steps[tuple[Message, int]]:
+def _read_events_notify(data: bytes) -> Steps[tuple[Message, int]]:
     refused: list[RefusedEvent] = []
-    events, pos = yield from read_events_in_steps(data, 0, refused)
+    events, pos = yield from read_events(data, 0, refused)
     return MsgEventsNotify(events, tuple(refused)), pos
 
 
-def _read_large_register_res(data: bytes) -> Steps[tuple[Message, int]]:
+def _read_register_res(data: bytes) -> Steps[tuple[Message, int]]:
     is_failure, pos = sbs.read_choice(data, 0, 2)
     if is_failure:
         return MsgRegisterRes(None), pos
-    events, pos = yield from read_events_in_steps(data, pos)
+    events, pos = yield from read_events(data, pos)
     return MsgRegisterRes(events), pos
 
 
-def _read_large_query_res(data: bytes) -> Steps[tuple[Message, int]]:
-    refused: list[RefusedEvent] = []
-    events, pos = yield from read_events_in_steps(data, 0, refused)
-    return _read_rest_of_query_res(data, pos, events, refused)
+def _at_once(data: bytes, pos: int, message_type: type[Message]) -> tuple[Message, int]:
+    return at_once(_STEP_READERS[message_type](data))
 
 
 _STEP_READERS: Final[dict[type[Message], Callable[[bytes], Steps[tuple[Message, int]]]]] = {
-    MsgEventsNotify: _read_large_notify,
-    MsgRegisterRes: _read_large_register_res,
-    MsgQueryRes: _read_large_query_res,
+    MsgEventsNotify: _read_events_notify,
+    MsgRegisterRes: _read_register_res,
+    MsgQueryRes: _read_query_res,
 }
 WITH_EVENTS: Final = frozenset(map(type_name, _STEP_READERS))
 """Messages of a server that may have many events."""
@@ -456,12 +406,12 @@ _READERS: Final[dict[type[Message], sbs.Reader[Message]]] = {
     MsgInitReq: _read_init_req,
     MsgInitRes: _read_init_res,
     MsgStatusNotify: _read_status_notify,
-    MsgEventsNotify: _read_events_notify,
-    MsgEventsAck: _read_events_ack,
+    MsgEventsNotify: partial(_at_once, message_type=MsgEventsNotify),
+    MsgEventsAck: lambda _, pos: (MsgEventsAck(), pos),
     MsgRegisterReq: _read_register_req,
-    MsgRegisterRes: _read_register_res,
+    MsgRegisterRes: partial(_at_once, message_type=MsgRegisterRes),
     MsgQueryReq: _read_query_req,
-    MsgQueryRes: _read_query_res,
+    MsgQueryRes: partial(_at_once, message_type=MsgQueryRes),
 }
 _TYPES: Final = {type_name(i): i for i in _READERS}
 
@@ -470,14 +420,10 @@ _TYPES: Final = {type_name(i): i for i in _READERS}
 
 
 def encode(message: Message) -> tuple[str, bytes]:
-    """Encode a message.
+    """Encode a message: its type, as ``HatEventer.MsgRegisterReq``, and its data.
 
-    Returns:
-        Its type, as ``HatEventer.MsgRegisterReq``, and its data.
-
-    Raises:
-        InvalidEventError: a text has no UTF-8 form (a lone surrogate), an integer has more
-            than 64 bits, or a query has a condition that only Mariner has.
+    Raises ``InvalidEventError``: a text has no UTF-8 form (a lone surrogate), an integer more than
+    64 bits, or a query a condition that only Mariner has.
     """
     message_type = type(message)
     name = type_name(message_type)

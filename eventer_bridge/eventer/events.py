@@ -36,6 +36,7 @@ from eventer_bridge.model import (
     RegisterEvent,
     Timestamp,
 )
+from eventer_bridge.packed import Batch, TypeTable, append, batch_of
 from eventer_bridge.slices import Steps, parts
 
 _MIN_EVENT_BYTES: Final = 8  # three integers, type, two integers, two Optionals
@@ -70,8 +71,7 @@ _last_type_bytes = 0  # of the type that was read last: the next is guessed to b
 def encode_events(events: Sequence[Event]) -> list[bytes]:
     """Events, of one session, answer or server mostly, each on its own, for joining to messages.
 
-    Raises:
-        UnicodeEncodeError: a text has no UTF-8 form (a lone surrogate).
+    As all that write, it raises ``UnicodeEncodeError`` for a text with a lone surrogate.
     """
     encoded: list[bytes] = []
     types, encode_integer, join = _encoded_types, sbs.encode_integer, b"".join
@@ -110,11 +110,7 @@ def encode_events(events: Sequence[Event]) -> list[bytes]:
 
 
 def encode_register_events(events: Sequence[RegisterEvent]) -> bytes:
-    """An Array of RegisterEvent.
-
-    Raises:
-        UnicodeEncodeError: a text has no UTF-8 form (a lone surrogate).
-    """
+    """An Array of RegisterEvent."""
     parts = [sbs.encode_length(len(events))]
     for event in events:
         parts.append(_encoded_types.get(event.type) or encode_type(event.type))
@@ -123,11 +119,7 @@ def encode_register_events(events: Sequence[RegisterEvent]) -> bytes:
 
 
 def encode_type(event_type: EventType) -> bytes:
-    """An EventType.
-
-    Raises:
-        UnicodeEncodeError: a segment has no UTF-8 form (a lone surrogate).
-    """
+    """An EventType."""
     segments = [sbs.encode_string(i) for i in event_type]
     encoded = sbs.encode_length(len(segments)) + b"".join(segments)
     if len(encoded) <= limits.MAX_CACHED_TYPE_BYTES:
@@ -177,14 +169,17 @@ def read_register_events(data: bytes, pos: int) -> tuple[list[RegisterEvent], in
     return events, _read_more_register_events(data, pos, count, events)
 
 
-def read_register_events_in_steps(data: bytes, pos: int) -> Steps[tuple[list[RegisterEvent], int]]:
-    """As :func:`read_register_events`, of many events."""
-    count, pos = _read_session_count(data, pos)
-    events: list[RegisterEvent] = []
+def read_batch(data: bytes, types: TypeTable) -> Steps[tuple[Batch, int]]:
+    """As :func:`read_register_events`, of many events, which become a batch meanwhile."""
+    count, pos = _read_session_count(data, 0)
+    batch = batch_of((), types)
     for part in parts(count):
-        pos = _read_more_register_events(data, pos, part.stop - part.start, events)
+        events: list[RegisterEvent] = []
+        n_events = part.stop - part.start
+        pos = _read_more_register_events(data, pos, n_events, events, part.start)
+        append(batch, events)
         yield
-    return events, pos
+    return batch, pos
 
 
 def _read_session_count(data: bytes, pos: int) -> tuple[int, int]:
@@ -195,9 +190,9 @@ def _read_session_count(data: bytes, pos: int) -> tuple[int, int]:
 
 
 def _read_more_register_events(
-    data: bytes, pos: int, count: int, events: list[RegisterEvent]
+    data: bytes, pos: int, count: int, events: list[RegisterEvent], n_before: int = 0
 ) -> int:
-    """Append ``count`` events; returns the position after them."""
+    """Append ``count`` events, of which others come before; returns the position after them."""
     global _last_type_bytes  # noqa: PLW0603  # a guess: any thread may change it
     type_bytes = _last_type_bytes
     try:
@@ -210,42 +205,25 @@ def _read_more_register_events(
             source_timestamp, payload, pos = _read_content(data, end, is_registered=True)
             events.append(RegisterEvent(event_type, source_timestamp, payload))
     except InvalidEventError as e:
-        raise InvalidEventError(f"event {len(events)}: {e}") from None
+        raise InvalidEventError(f"event {n_before + len(events)}: {e}") from None
     return pos
 
 
 def read_events(
     data: bytes, pos: int, refused: list[RefusedEvent] | None = None
-) -> tuple[list[Event], int]:
-    """An Array of Event; payloads are checked by the bounds for received ones.
-
-    Args:
-        data: the message.
-        pos: position to read at.
-        refused: receives invalid events, which are skipped; None: these raise.
-    """
-    count, pos = _read_received_count(data, pos)
-    events: list[Event] = []
-    return events, _read_more_events(data, pos, count, events, refused)
-
-
-def read_events_in_steps(
-    data: bytes, pos: int, refused: list[RefusedEvent] | None = None
 ) -> Steps[tuple[list[Event], int]]:
-    """As :func:`read_events`, of many events."""
-    count, pos = _read_received_count(data, pos)
+    """An Array of Event, in steps; payloads are checked by the bounds for received ones.
+
+    ``refused`` receives invalid events, which are skipped; None: these raise.
+    """
+    count, pos = sbs.read_count(data, pos, _MIN_EVENT_BYTES)
+    if count > limits.MAX_RECEIVED_EVENTS:
+        raise InvalidEventError(f"{count} events, at most {limits.MAX_RECEIVED_EVENTS} are allowed")
     events: list[Event] = []
     for part in parts(count):
         pos = _read_more_events(data, pos, part.stop - part.start, events, refused)
         yield
     return events, pos
-
-
-def _read_received_count(data: bytes, pos: int) -> tuple[int, int]:
-    count, pos = sbs.read_count(data, pos, _MIN_EVENT_BYTES)
-    if count > limits.MAX_RECEIVED_EVENTS:
-        raise InvalidEventError(f"{count} events, at most {limits.MAX_RECEIVED_EVENTS} are allowed")
-    return count, pos
 
 
 def _read_more_events(
@@ -371,15 +349,9 @@ def _skip_timestamp(data: bytes, pos: int) -> tuple[None, int]:
 def _read_content(
     data: bytes, pos: int, is_registered: bool
 ) -> tuple[Timestamp | None, Payload | None, int]:
-    """What Event and RegisterEvent have in common at their end.
+    """What Event and RegisterEvent have in common at their end, and the position after it.
 
-    Args:
-        data: the message.
-        pos: position to read at.
-        is_registered: whether all of ``payloads.exceeded`` applies to a JSON payload.
-
-    Returns:
-        Source timestamp, payload, position after them.
+    ``is_registered``: whether all of ``payloads.exceeded`` applies to a JSON payload.
     """
     source_timestamp: Timestamp | None = None
     kind = data[pos]

@@ -61,10 +61,7 @@ class MsgStatusNotify(msgspec.Struct, frozen=True, gc=False):
 class RefusedEvent(msgspec.Struct, frozen=True, gc=False):
     """A server's event that is well-formed but not valid here, and is skipped.
 
-    Attributes:
-        id: its identifier.
-        reason: the error.
-        events_before: number of valid events before it in the message.
+    ``events_before``: number of valid events before it in the message.
     """
 
     id: EventId
@@ -102,10 +99,7 @@ class MsgQueryReq(msgspec.Struct, frozen=True, gc=False):
 
 
 class MsgQueryRes(msgspec.Struct, frozen=True, gc=False):
-    """Events that match a query, and whether there are more.
-
-    ``refused`` are those skipped.
-    """
+    """Events that match a query, and whether there are more; ``refused`` are those skipped."""
 
     result: QueryResult
     refused: Sequence[RefusedEvent] = ()
@@ -128,11 +122,7 @@ class RefusedReq(msgspec.Struct, frozen=True, gc=False):
     """A request that is well-formed but inadmissible: it can be answered instead of closing.
 
     A MsgInitReq by an error, a MsgRegisterReq by a failure. For a MsgQueryReq there is no such
-    answer in 001.
-
-    Attributes:
-        message_type: which of the three requests.
-        reason: the error, and the expected value.
+    answer in 001. The reason has the error, and the expected value.
     """
 
     message_type: type[MsgInitReq | MsgRegisterReq | MsgQueryReq]

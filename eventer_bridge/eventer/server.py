@@ -45,7 +45,7 @@ from eventer_bridge.eventer.messages import (
 from eventer_bridge.model import QueryParams, QueryResult, Status
 from eventer_bridge.net import Admission
 from eventer_bridge.net.stats import CloseReason
-from eventer_bridge.packed import Batch, batch_in_steps, batch_of
+from eventer_bridge.packed import Batch, batch_of
 from eventer_bridge.slices import Steps
 
 mlog = logging.getLogger(__name__)
@@ -67,14 +67,9 @@ async def listen(
 ) -> "EventerServer":
     """Listen for Eventer clients.
 
-    Args:
-        core: answers registrations and queries; stays the caller's to close, after the
-            server.
-        address: where; port 0 takes a free one (see :attr:`EventerServer.address`).
-        authenticator: lets clients in.
-        tls: TLS context for all connections; None for plain TCP.
-        admission: of the process; None: one of its own.
-        observe_query: called after each query with its parameters and the seconds it took.
+    ``core`` stays the caller's to close, after the server. Port 0 takes a free one
+    (:attr:`EventerServer.address`). ``admission`` is of the process; None: one of its own.
+    ``observe_query`` is called after each query with its parameters and the seconds it took.
 
     Raises:
         OSError: the address cannot be listened on.
@@ -218,13 +213,12 @@ class _Client(chatter.Handler, ClientWire[chatter.Conversation | None]):
             )
 
     async def _take_in(self, message: chatter.Message) -> None:
-        request = await slices.run(codec.decode_register_req(message.data))
-        if isinstance(request, RefusedReq):
-            self._refuse(message, request.reason)
+        batch = await slices.run(codec.decode_register_req(message.data, self._service.types))
+        if isinstance(batch, RefusedReq):
+            self._refuse(message, batch.reason)
             return
-        batch = await slices.run(batch_in_steps(request.register_events, self._service.types))
         batch.request = _request(message)
-        del message, request  # they may be large
+        del message  # it may be large
         await self._session.registrations.register_large(batch)
 
     def _on_ack(self, message: chatter.Message) -> None:
@@ -294,11 +288,7 @@ class _Client(chatter.Handler, ClientWire[chatter.Conversation | None]):
 
     @override
     def send_notification(self, message: bytes) -> None:
-        """Send a ``MsgEventsNotify``.
-
-        Clients of persisted events keep them: they are requested periodically to confirm them, and
-        closed if they do not.
-        """
+        """Clients of persisted events are to confirm them now and then, or are closed."""
         if not self._session.is_persisted or self._ack is not None:
             self._send_alone(_NOTIFY, message)
         elif self._connection.close_reason is None:

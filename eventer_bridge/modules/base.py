@@ -30,10 +30,6 @@ class ModuleEngine(abc.ABC):
     ) -> model.ProcessEvent:
         """An event to return from ``ModuleSession.process`` or to pass to :meth:`register`.
 
-        Args:
-            source: of the module.
-            register_event: type, source timestamp and payload.
-
         Raises:
             TypeError: the value of a field has another type than ``RegisterEvent`` declares.
             InvalidEventError: the type cannot be registered, a text has no UTF-8 form, or a
@@ -49,8 +45,7 @@ class ModuleEngine(abc.ABC):
         processed one after the other, so it would wait for itself. Return the events from
         ``process`` instead, or register from a task of the module's group.
 
-        Returns:
-            The created events, without what modules added.
+        Returns the created events, without what modules added.
 
         Raises:
             NotOperationalError: the server is starting or stopping.
@@ -75,14 +70,9 @@ class ModuleSession(abc.ABC):
         """Process the events that joined the session since the last call, and add to it.
 
         One call ends before the next begins. The events are those that match the module's
-        subscription, from all sources, the module's own additions included. An exception fails
-        the whole registration.
-
-        Args:
-            events: at least one, in the order in which they joined.
-
-        Returns:
-            New events, created by ``ModuleEngine.create_process_event``.
+        subscription, from all sources, the module's own additions included: at least one, in the
+        order in which they joined. New ones are created by ``ModuleEngine.create_process_event``.
+        An exception fails the whole registration.
         """
 
     async def async_close(self, is_committed: bool) -> None:
@@ -96,9 +86,8 @@ class ModuleSession(abc.ABC):
         If a commit fails and its outcome is unknown, this is called once it is known, and no
         session is processed meanwhile.
 
-        Args:
-            is_committed: whether its events are durable; if not, none of them is stored, or
-                the server stops before that is known.
+        If it is not committed, none of its events is stored, or the server stops before that is
+        known.
         """
         return
 

@@ -45,12 +45,7 @@ class Calls:
         return None
 
     async def make(self, name: str, function: Callable[[*Args], Awaitable[T]], *args: *Args) -> T:
-        """Call code of a module.
-
-        Raises:
-            ModuleError: it raised anything.
-            asyncio.CancelledError: the task was cancelled.
-        """
+        """Call code of a module, or raise ``ModuleError``."""
         task = asyncio.current_task()
         self._under_way[task] = name, 0
         try:
@@ -88,10 +83,9 @@ _decode_json: Final = msgspec.json.Decoder(msgspec.Raw).decode
 def check_made(event: model.RegisterEvent | model.ProcessEvent) -> None:
     """Refuse an event of a module that no client could register. Pure; any thread.
 
-    Raises:
-        TypeError: the value of a field has another type than the model declares.
-        InvalidEventError: a source timestamp is out of range, a text has no UTF-8 form (a lone
-            surrogate), or a payload is not JSON, is too large, or exceeds ``payloads.exceeded``.
+    ``TypeError``: the value of a field has another type than the model declares.
+    ``InvalidEventError``: a source timestamp is out of range, a text has no UTF-8 form (a lone
+    surrogate), or a payload is not JSON, is too large, or exceeds ``payloads.exceeded``.
     """
     _check_type(event.type)
     _check_timestamp(event.source_timestamp)

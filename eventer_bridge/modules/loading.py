@@ -45,11 +45,7 @@ class ModuleInfo(NamedTuple):
 
 @functools.cache
 def find(name: str) -> ModuleInfo:
-    """Import a Python module.
-
-    Raises:
-        ModuleError: it cannot be imported, or is not an engine module.
-    """
+    """Import a Python module; ``ModuleError``: that fails, or it is not an engine module."""
     try:
         found = importlib.import_module(name)
     except BaseException as e:  # importing runs foreign code
@@ -68,21 +64,13 @@ def find(name: str) -> ModuleInfo:
 
 
 def errors(conf: ModuleConf) -> Iterator[ValidationError]:
-    """The errors of a configuration.
-
-    Raises:
-        ModuleError: the Python module cannot be used.
-    """
+    """The errors of a configuration; ``ModuleError``: the Python module cannot be used."""
     validator = jsonschema.Draft202012Validator(dict(find(conf["module"]).json_schema))
     yield from validator.iter_errors(conf)
 
 
 async def create_module(conf: ModuleConf, engine: ModuleEngine) -> NamedModule:
-    """Create a module.
-
-    Raises:
-        ModuleError: it cannot be found, its configuration is wrong, or it failed.
-    """
+    """Create a module, or raise ``ModuleError``."""
     name = conf["module"]
     for error in errors(conf):
         raise ModuleError(f"module {name}: {error.json_path}: {error.message}")

@@ -68,11 +68,7 @@ json_schema: Final[dict[str, Any]] = {
 
 
 async def create(conf: ModuleConf, engine: ModuleEngine) -> Module:
-    """Create the module.
-
-    Raises:
-        InvalidSubscriptionError: a subscription is wrong.
-    """
+    """Create the module; ``InvalidSubscriptionError``: a subscription is wrong."""
     return Rate(conf, engine)
 
 

@@ -18,6 +18,7 @@ Belongs to the event loop's thread.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar, TypeVarTuple
@@ -64,9 +65,7 @@ class ModuleSessions:
     ) -> list[model.ProcessEvent]:
         """Begin a session of every module, and run the rounds; returns all events, with their ids.
 
-        Raises:
-            ModuleError: a module failed, or they took too long.
-            LimitError: too many rounds or events.
+        Raises ``ModuleError`` (one failed, or they took too long), ``LimitError`` (too much).
         """
         try:
             async with asyncio.timeout(limits.MODULE_TIMEOUT_S) as self._deadline:
@@ -99,19 +98,12 @@ class ModuleSessions:
             try:
                 async with asyncio.timeout(limits.MODULE_TIMEOUT_S):  # usually one for all of them
                     for named, session in remaining:
-                        await self._close_one(named, session, is_committed)
+                        with contextlib.suppress(ModuleError):  # logged; nothing else is affected
+                            await self._call(named.name, session.async_close, is_committed)
                     return
             except TimeoutError:
                 assert named is not None
                 mlog.error("module takes too long to close", extra={"module_name": named.name})
-
-    async def _close_one(
-        self, named: NamedModule, session: ModuleSession, is_committed: bool
-    ) -> None:
-        try:
-            await self._call(named.name, session.async_close, is_committed)
-        except ModuleError:
-            return  # logged; the registration is no longer affected
 
     async def _rounds(
         self, server: int, session: int, requested: Sequence[model.ProcessEvent]
@@ -154,12 +146,7 @@ class ModuleSessions:
         return added
 
     async def _call(self, name: str, function: Callable[[*Args], Awaitable[T]], *args: *Args) -> T:
-        """Call code of a module.
-
-        Raises:
-            ModuleError: it raised.
-            asyncio.CancelledError: the task was cancelled.
-        """
+        """Call code of a module, or raise ``ModuleError``."""
         try:
             return await self._calls.make(name, function, *args)
         except asyncio.CancelledError:
@@ -219,15 +206,9 @@ FailCb: TypeAlias = Callable[[Batch, EventerBridgeError], None]
 class ModuleRunner(Resource):
     """See the module. Closing it closes the modules; await the queued sessions first.
 
-    Args:
-        next_session: returns session ids; may raise branches of ``EventerBridgeError``.
-        commit: see :data:`CommitCb`.
-        fail: see :data:`FailCb`.
-        on_died: called when nothing can be processed any more, before queued sessions fail.
-
-    Attributes:
-        is_abandoned: whether nothing more can be submitted: :meth:`abandon` was called, or a loop
-            died.
+    ``next_session`` returns session ids, and may raise branches of ``EventerBridgeError``;
+    ``on_died`` is called when nothing can be processed any more, before queued sessions fail.
+    ``is_abandoned``: nothing more can be submitted, after :meth:`abandon`, or as a loop died.
     """
 
     def __init__(
@@ -265,11 +246,7 @@ class ModuleRunner(Resource):
         return self._calls.is_in_one
 
     async def create_modules(self, confs: Iterable[ModuleConf], engine: ModuleEngine) -> None:
-        """Create the modules, in this order.
-
-        Raises:
-            ModuleError: one could not be created; the text says which and why.
-        """
+        """Create the modules, in this order; ``ModuleError`` says which could not be, and why."""
         for conf in confs:
             named = await create_module(conf, engine)
             self._modules.append(named)
@@ -281,7 +258,7 @@ class ModuleRunner(Resource):
             i
             if isinstance(i, model.ProcessEvent)
             else model.ProcessEvent(session.source, i.type, i.source_timestamp, i.payload)
-            for i in session.register_events
+            for i in session
         ]
         self._queue.put_nowait((session, process_events))
 

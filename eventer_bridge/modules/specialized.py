@@ -27,8 +27,7 @@ mlog = logging.getLogger(__name__)
 class SpecializedModule(Module):
     """See the module. Closing it closes the sub-modules.
 
-    Args:
-        kind: name of its sub-modules in errors: the key of their configurations.
+    Errors name these by ``kind``, the key of their configurations.
     """
 
     def __init__(self, kind: str, sub_modules: Sequence[Module]) -> None:

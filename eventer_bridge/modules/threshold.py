@@ -106,12 +106,9 @@ json_schema: Final[dict[str, Any]] = {
 
 
 async def create(conf: ModuleConf, engine: ModuleEngine) -> Module:
-    """Create the module.
+    """Create the module; ``ModuleError``: two thresholds would raise the same alarm.
 
-    Raises:
-        ModuleError: two thresholds would raise the same alarm.
-        InvalidSubscriptionError: a subscription is wrong.
-        StorageError: the store cannot be read.
+    Raises ``InvalidSubscriptionError`` or ``StorageError``, too.
     """
     alarms = _Alarms(engine)
     source = engine.create_source()

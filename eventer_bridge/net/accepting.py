@@ -61,7 +61,7 @@ async def listen(
     tls: ssl.SSLContext | None = None,
     handshake_timeout_s: float = limits.FIRST_MESSAGE_TIMEOUT_S,
 ) -> "Acceptor":
-    """Listen for TCP connections.
+    """Listen for TCP connections; ``OSError``: that failed.
 
     Args:
         host: address or name; empty: all addresses.
@@ -71,9 +71,6 @@ async def listen(
         stats: counters.
         tls: for all connections; None for plain TCP.
         handshake_timeout_s: time limit for the TLS handshake.
-
-    Raises:
-        OSError: listening on the address failed.
     """
     admission, stats = admission or Admission(), stats or ServerStats()
     acceptor = Acceptor(make_protocol, admission, stats, tls, handshake_timeout_s)
@@ -86,9 +83,6 @@ class Acceptor(Resource):
     """Accepts connections until it is closed. Created by :func:`listen`.
 
     Closing it ends handshakes in progress; established connections belong to their owner.
-
-    Attributes:
-        port: TCP port in use.
     """
 
     def __init__(

@@ -52,8 +52,6 @@ class Slot:
         accepted_at: time of ``accept``, by ``time.monotonic()``.
         has_sent: returns whether the peer has sent anything.
         was_taken: whether another connection took the slot.
-        share: memory held for the peer.
-        turns: queue of connections that sent much.
     """
 
     __slots__ = (
@@ -159,12 +157,7 @@ class Slot:
 
 
 class Admission:
-    """The slots of all listeners of a process, within bounds.
-
-    Attributes:
-        memory: what the process holds for its peers.
-        turns: queue of connections that sent much.
-    """
+    """The slots of all listeners of a process, within bounds."""
 
     def __init__(self, bounds: Bounds | None = None) -> None:
         self.bounds = Bounds.usual() if bounds is None else bounds
@@ -193,11 +186,7 @@ class Admission:
     async def enter(
         self, host: str, peer: str, stats: ServerStats, has_sent: Callable[[], bool]
     ) -> Slot:
-        """Wait for a slot for an accepted connection; arguments as attributes of :class:`Slot`.
-
-        Raises:
-            RefusedError: there is none; the connection is to be closed.
-        """
+        """Wait for a slot for an accepted connection; ``RefusedError``: there is none."""
         address = address_of(host)
         while wait_s := self._make_room(address):
             self._has_room.clear()
@@ -251,12 +240,8 @@ class Newcomers(Generic[T]):
     """New connections by age, by address, and by the number of entries of an address.
 
     Every operation takes constant time: they are most frequent when there are most entries.
-
-    Args:
-        has_sent: returns whether an entry's peer has sent anything; called only when needed.
-
-    Attributes:
-        largest_count: number of entries of the address that has most.
+    ``has_sent``, whether an entry's peer has sent anything, is called only when needed;
+    ``largest_count`` is the number of entries of the address that has most.
     """
 
     def __init__(self, has_sent: Callable[[T], bool]) -> None:

@@ -60,12 +60,9 @@ async def connecting(
     timeout_s: float | None = None,
     what: str = "connection",
 ) -> AsyncIterator[None]:
-    """Connect within a time limit; what fails is a ``ConnectError`` with the reason.
+    """Connect within a time limit; ``what`` fails is a ``ConnectError`` with the reason.
 
-    Args:
-        address: of the server, for the text.
-        server_name: see :func:`open_connection`.
-        what: is awaited.
+    For ``server_name``, see :func:`open_connection`.
     """
     timeout = asyncio.timeout(timeout_s)
     try:
@@ -81,14 +78,10 @@ async def connecting(
 async def open_connection(
     stream: Stream[Any], host: str, port: int, tls: ssl.SSLContext | None, server_name: str | None
 ) -> None:
-    """Connect to a server.
+    """Connect a stream, which is notified of its end if it was of its beginning.
 
-    Args:
-        stream: the connection; it is notified of its end if it was of its beginning.
-        server_name: that the certificate is checked for; None without TLS.
-
-    Raises:
-        OSError: no connection, or no TLS.
+    ``server_name`` is what the certificate is checked for; None without TLS. ``OSError``: no
+    connection, or no TLS.
     """
     try:
         await asyncio.get_running_loop().create_connection(
@@ -115,14 +108,8 @@ async def keep_trying(
     """Retry until success or an unexpected error.
 
     The wait between two attempts is random and grows to ten seconds, so that thousands of clients
-    of one server do not reconnect at the same moment. Each reason is logged once.
-
-    Args:
-        attempt: the operation.
-        errors: that are worth a retry.
-        log: logger of failures.
-        text: message of failures, as "feed is not connected".
-        extra: logged in addition to the reason.
+    of one server do not reconnect at the same moment. Each reason is logged once, with the message
+    ``text`` ("feed is not connected") and ``extra``.
     """
     last_reason: str | None = None
 

@@ -25,17 +25,12 @@ class SansIo(Protocol[MessageT_co]):
         """Buffer bytes from the peer."""
 
     def receive_eof(self) -> None:
-        """The peer sends no more.
-
-        Raises:
-            RemoteProtocolError: the stream ended within a message.
-        """
+        """The peer sends no more; ``RemoteProtocolError``: the stream ended within a message."""
 
     def next_message(self) -> MessageT_co | None:
         """The next message; None if more bytes are needed for it.
 
-        Raises:
-            RemoteProtocolError: the peer broke the protocol; nothing is read from then on.
+        ``RemoteProtocolError``: the peer broke the protocol; nothing is read from then on.
         """
 
     def discard(self) -> None:
@@ -84,8 +79,7 @@ class FrameDecoder:
     those before it are taken. Each byte is copied a bounded number of times, however the stream is
     cut.
 
-    Args:
-        content: description of a message, for the text of errors ("a JSON message").
+    Errors name a message as ``content`` ("a JSON message").
 
     Attributes:
         max_frame_bytes: the largest message accepted; may be changed at any time. Messages that are
@@ -141,11 +135,9 @@ class FrameDecoder:
             buffer += data
 
     def feed_eof(self) -> None:
-        """The stream has ended.
+        """The stream has ended; raises as :meth:`next_frame`, or if that was within a message.
 
-        Raises:
-            RemoteProtocolError: it ended within a message, or as :meth:`next_frame`. If messages
-                precede it, :meth:`next_frame` raises the error after them.
+        If messages precede it, :meth:`next_frame` raises the error after them.
         """
         self._has_ended = True
         if not self.frames:
@@ -160,9 +152,8 @@ class FrameDecoder:
     def next_frame(self) -> bytes | None:
         """Take the next message; None if more bytes are needed for it.
 
-        Raises:
-            FrameError: its header is wrong or announces too much.
-            RemoteProtocolError: the stream ended within it.
+        ``FrameError``: its header is wrong or announces too much. ``RemoteProtocolError``: the
+        stream ended within it.
         """
         frames = self.frames
         if not frames:

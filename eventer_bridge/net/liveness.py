@@ -18,13 +18,9 @@ class Verdict(enum.Enum):
 class Liveness:
     """Tracks the silence of a peer.
 
-    Args:
-        ping_delay_s: silence before a ping; None: never ping.
-        ping_timeout_s: silence after that ping before the peer is dead.
-        is_postponed_by_sending: whether sending to the peer postpones the ping as well.
-
-    Attributes:
-        has_heard: set when bytes arrive; cheaper than reading the clock.
+    It is pinged after ``ping_delay_s`` (None: never), and dead ``ping_timeout_s`` after that;
+    ``has_heard`` is set when bytes arrive, which is cheaper than reading the clock.
+    ``is_postponed_by_sending``: whether sending to the peer postpones the ping as well.
     """
 
     __slots__ = (

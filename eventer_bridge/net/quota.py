@@ -107,11 +107,7 @@ class Descriptors(NamedTuple):
 
     @classmethod
     def find(cls) -> "Descriptors":
-        """Read the limit of this process.
-
-        Raises:
-            LimitError: it is too low for a store and a few connections.
-        """
+        """Read the limit of this process; ``LimitError``: too low for a store and connections."""
         soft = file_limit()
         least = limits.RESERVED_DESCRIPTORS + limits.MIN_CONNECTIONS
         usual = Bounds.usual()

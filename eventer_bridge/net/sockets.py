@@ -67,9 +67,8 @@ _STATES: Final = {7: TcpState.RESET, 8: TcpState.ENDED}  # TCP_CLOSE, TCP_CLOSE_
 def tcp_state(transport: asyncio.Transport) -> TcpState:
     """State of a connection.
 
-    A peer that is gone looks like one that only stopped sending, until something is sent to
-    it: then its kernel resets the connection. A reader that is paused, or has read to the
-    end, notices neither without this.
+    A peer that is gone looks like one that only stopped sending, until something is sent to it:
+    then its kernel resets the connection. A paused reader notices neither without this.
     """
     tcp = transport.get_extra_info("socket")
     try:
@@ -84,14 +83,7 @@ class Closing:
 
     It sends its end, and then drops incoming bytes until the peer ends too, for a while. If it
     closed at once with bytes unread, the system would reset the connection, and the peer would lose
-    the last bytes sent.
-
-    Args:
-        text: replaces the reason and the detail in :attr:`text`.
-
-    Attributes:
-        text: the reason with its detail, for people.
-        log_extra: the same for the log.
+    the last bytes sent. :attr:`text` has reason and detail, for people, unless ``text`` is given.
     """
 
     __slots__ = ("_deadline_s", "_dropped_bytes", "_transport", "log_extra", "text")

@@ -45,8 +45,6 @@ class ServerStats:
     Attributes:
         connections: open connections (from ``accept`` on, with or without init).
         clients: initialised connections.
-        frames_in, frames_out: messages received and sent.
-        bytes_in, bytes_out: their bytes, with framing.
         events_registered: by clients; not those added by modules.
         events_notified: counted per receiver.
         declined: connections whose init was declined.

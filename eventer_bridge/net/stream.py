@@ -98,13 +98,10 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
             others had their turn.
         has_ended: whether the peer sends no more.
         is_write_blocked: whether senders are to wait, see :meth:`drain`.
-        n_messages: messages handled so far.
-        read_bytes, written_bytes: received, and given to the system, so far.
         held_bytes: memory held for the peer, besides what it has not read and what was not taken
             yet (:meth:`hold`).
         close_reason: None while the connection is open.
         lost: done when the connection is gone.
-        peer: address of the peer, as logs name it.
     """
 
     __slots__ = (
@@ -243,10 +240,9 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
         return n_bytes
 
     def hold(self, n_bytes: int) -> bool:
-        """Count so much more memory as held for the peer; negative: so much less.
+        """Count so much more memory as held for the peer (or less); whether it is still open.
 
-        Returns whether the connection is open; it may be closed by this, and then nothing is to
-        wait.
+        It may be closed by this, and then nothing is to wait.
         """
         self.held_bytes += n_bytes
         if n_bytes > 0:
@@ -266,10 +262,9 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
             self._share.when_lost(self._on_share_lost)
 
     def write(self, frame: bytes, n_frames: int = 1) -> None:
-        """Send a frame, or several that are joined.
+        """Send a frame, or several that are joined, at the end of this turn, with other frames.
 
-        It leaves at the end of this turn, together with other frames. A peer that reads so
-        slowly that too much waits is closed. Nothing is sent if the connection is closed.
+        A peer that reads so slowly that too much waits is closed; then nothing is sent.
         """
         if self.close_reason is not None or (self.is_write_blocked and self._close_if_too_slow()):
             return
@@ -305,11 +300,7 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
         self._schedule_flush()
 
     async def drain(self) -> None:
-        """Wait until the peer has read enough.
-
-        Raises:
-            ClosedError: the connection is closed.
-        """
+        """Wait until the peer has read enough, or raise ``ClosedError``."""
         self.flush()
         while self.is_write_blocked and self.close_reason is None:
             if self._drained is None:
@@ -323,10 +314,7 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
             raise ClosedError(f"{self.peer}: {self.close_text}")
 
     def pause_reading(self, reason: Pause) -> None:
-        """Stop reading, which holds the peer back; message callbacks stop at once.
-
-        Reading resumes when every reason is withdrawn (:meth:`resume_reading`).
-        """
+        """Stop reading, until all reasons are withdrawn; message callbacks stop at once."""
         if not self.pauses and self._is_readable():
             self._transport.pause_reading()
         self.was_paused = self.was_paused or reason is not Pause.TURN_OVER
@@ -357,12 +345,8 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
     ) -> None:
         """Close after pending bytes have left, or were given time to leave.
 
-        Args:
-            reason: for :meth:`on_closed` and the log; the first one counts.
-            detail: more about the reason, for the log.
-            text: replaces the reason in :attr:`close_text` and the log.
-            level: of the log record.
-            linger_s: time for the peer to close first.
+        The first reason counts, for :meth:`on_closed` and the log; ``text`` replaces it in
+        :attr:`close_text` and the log. The peer may close first within ``linger_s``.
         """
         if self.close_reason is not None:
             return
@@ -408,11 +392,7 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
         """There is a connection (over TLS: the handshake is done)."""
 
     def on_message(self, message: MessageT) -> None:
-        """A message came; must not block.
-
-        Raises:
-            RemoteProtocolError: it closes the connection, with :meth:`on_protocol_error`.
-        """
+        """A message came; must not block. ``RemoteProtocolError``: :meth:`on_protocol_error`."""
         raise NotImplementedError
 
     def on_protocol_error(self, error: RemoteProtocolError) -> None:
@@ -439,11 +419,6 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
         """Send a message that the peer must answer, if the wire has one."""
 
     @property
-    def first_message_timeout_s(self) -> float:
-        """Time limit from ``accept`` to the first message (:meth:`clear_first_deadline`)."""
-        return limits.FIRST_MESSAGE_TIMEOUT_S
-
-    @property
     def is_answering(self) -> bool:
         """Whether the peer waits for an answer."""
         return False
@@ -461,7 +436,7 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
             if tcp := transport.get_extra_info("socket"):
                 watch_peer(tcp)
         else:
-            self.first_deadline_s = self._slot.accepted_at + self.first_message_timeout_s
+            self.first_deadline_s = self._slot.accepted_at + limits.FIRST_MESSAGE_TIMEOUT_S
             self._slot.when_taken(lambda: self.abort(CloseReason.SLOT_TAKEN))
             self._slot.share.when_lost(self._on_share_lost)
         if self._streams is not None:
@@ -605,10 +580,7 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
             self._stats.frames_in += self.n_messages - n_before
 
     def take_some(self) -> bool:
-        """Count the next message and handle it; a wire may take several that came together.
-
-        Returns whether there was one.
-        """
+        """Count the next message and handle it; whether there was one. A wire may take several."""
         message = self._sans_io.next_message()
         if message is None:
             return False
@@ -695,11 +667,6 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
     # --- deadlines ------------------------------------------------------------------------
 
     @property
-    def buffered_bytes(self) -> int:
-        """Bytes of messages that are incomplete or not taken yet."""
-        return self._sans_io.buffered_bytes
-
-    @property
     def left_bytes(self) -> int:
         """Bytes that have left this process."""
         return self.written_bytes - self._transport.get_write_buffer_size()
@@ -767,21 +734,14 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
             self.close(CloseReason.NO_FIRST_MESSAGE, level=logging.WARNING)
 
     def _check_unfinished(self, now_s: float) -> None:
-        if (
-            not self.is_accepted
-            or self.was_paused
-            or not self.buffered_bytes
-            or self.n_messages != self._n_messages_seen
-        ):
+        n_bytes = self._sans_io.buffered_bytes
+        has_progress = not n_bytes or self.n_messages != self._n_messages_seen
+        if not self.is_accepted or self.was_paused or has_progress:
             self._n_messages_seen = self.n_messages
             self._message_deadline_s = now_s + limits.MESSAGE_TIMEOUT_S
         elif now_s > self._message_deadline_s:
-            self.close(
-                CloseReason.UNFINISHED_MESSAGE,
-                detail=f"{self.buffered_bytes} bytes of it came within"
-                f" {limits.MESSAGE_TIMEOUT_S:g} s",
-                level=logging.WARNING,
-            )
+            detail = f"{n_bytes} bytes of it came within {limits.MESSAGE_TIMEOUT_S:g} s"
+            self.close(CloseReason.UNFINISHED_MESSAGE, detail=detail, level=logging.WARNING)
 
     def _check_alive(self, now_s: float) -> None:
         verdict = self._liveness.check(now_s, self.written_bytes)
@@ -790,13 +750,7 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
         elif verdict is Verdict.SILENT:
             self.probe()
 
-    _checks: ClassVar = (
-        _check_stalled,
-        _check_gone,
-        _check_late,
-        _check_unfinished,
-        _check_alive,
-    )
+    _checks: ClassVar = (_check_stalled, _check_gone, _check_late, _check_unfinished, _check_alive)
 
 
 class OwnedStream(Stream[MessageT], Resource):

@@ -48,10 +48,9 @@ class TokenBucket:
 class Throttle:
     """The rates of one client, for all its connections; see the module.
 
-    Args:
-        rates: amounts a second of :data:`EVENTS`, :data:`BYTES` and :data:`QUERIES` (milliseconds
-            of reading); those that are missing are unlimited.
-        on_hit: called with the name of a rate when it holds back a connection or a query.
+    ``rates``: amounts a second of :data:`EVENTS`, :data:`BYTES` and :data:`QUERIES` (milliseconds
+    of reading); those that are missing are unlimited. ``on_hit`` is called with the name of a rate
+    when it holds back a connection or a query.
     """
 
     def __init__(self, rates: Mapping[str, float], on_hit: Callable[[str], None]) -> None:

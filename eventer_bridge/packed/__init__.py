@@ -2,8 +2,8 @@
 
 A registration is a :class:`Batch`: the bytes that came, and a table of where its events are in
 them. Rows of the store are made from it (``backends.rocksdb.rows``), and its answer
-(:func:`encode_answers`, :func:`encode_sbs_answers`). Events as objects are a view of it
-(:attr:`Batch.events`), made when they are first asked for. What has objects only, because it was
+(:func:`encode_answers`, :func:`encode_sbs_answers`). Events as objects are a view of it, made when
+they are looked at. What has objects only, because it was
 registered by a module or written in an unusual way, becomes a batch by :func:`batch_of`.
 
 There are two implementations of it. One is compiled when the project is installed
@@ -44,7 +44,10 @@ try:
         BatchRows,
         StoredEvents,
         TypeTable,
+        are_alike,
+        are_keyed,
         assign,
+        claim,
         content,
         encode_answers,
         encode_events,
@@ -56,6 +59,7 @@ try:
         read_rows,
         read_sbs,
         stored_events,
+        totals,
         unready,
     )
 except ModuleNotFoundError:  # there was no compiler
@@ -64,7 +68,10 @@ except ModuleNotFoundError:  # there was no compiler
         BatchRows,
         StoredEvents,
         TypeTable,
+        are_alike,
+        are_keyed,
         assign,
+        claim,
         content,
         encode_answers,
         encode_events,
@@ -76,6 +83,7 @@ except ModuleNotFoundError:  # there was no compiler
         read_rows,
         read_sbs,
         stored_events,
+        totals,
         unready,
     )
 
@@ -99,10 +107,13 @@ __all__ = [
     "Staged",
     "StoredEvents",
     "TypeTable",
+    "append",
+    "are_alike",
+    "are_keyed",
     "assign",
-    "batch_in_steps",
     "batch_of",
     "batch_parts",
+    "claim",
     "content",
     "encode_answers",
     "encode_events",
@@ -118,6 +129,7 @@ __all__ = [
     "stored_batch",
     "stored_events",
     "stored_in_steps",
+    "totals",
     "unready",
 ]
 
@@ -144,21 +156,10 @@ def batch_of(
     return make_batch(events, types, _payload, register_id, request_key, after_key)
 
 
-def batch_in_steps(
-    events: Sequence[RegisterEvent | ProcessEvent],
-    types: TypeTable,
-    register_id: int = 0,
-    request_key: str | None = None,
-    after_key: str | None = None,
-) -> Generator[None, None, Batch]:
-    """As :func:`batch_of`, of many events (``slices``)."""
-    size = limits.STEP_EVENTS
-    batch = batch_of(events[:size], types, register_id, request_key, after_key)
-    for begin in range(size, len(events), size):
-        yield
-        extend(batch, events[begin : begin + size])
+def append(batch: Batch, events: Sequence[RegisterEvent]) -> None:
+    """Add events to a request that is read in steps; raises as :func:`extend`."""
+    extend(batch, events)
     batch.requested = len(batch)
-    return batch
 
 
 def extend(batch: Batch, events: Sequence[RegisterEvent | ProcessEvent]) -> None:

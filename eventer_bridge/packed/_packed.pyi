@@ -50,7 +50,8 @@ class Batch(Sequence[RegisterEvent]):
     """A registration, which becomes a session; as a sequence, the events that are registered.
 
     Made by :func:`read_json`, :func:`read_sbs` or ``batch_of``. Only the first have a
-    ``register_id`` and keys of their own.
+    ``register_id`` and keys of their own. Events of a large one are made anew whenever they are
+    looked at, unless they were objects at first.
 
     Attributes:
         register_id: of the request.
@@ -58,7 +59,6 @@ class Batch(Sequence[RegisterEvent]):
         after_key: that of the request that must be stored first; None: there is none.
         requested: number of requested events, the first ones; others were added (``extend``).
         payload_bytes: size of its payloads.
-        register_events: its events as objects, decoded when they are first asked for.
         types: of its events.
         event_types: the type of each event.
         instances: of its events, ascending; from 1 on, unless some are missing.
@@ -91,6 +91,9 @@ class Batch(Sequence[RegisterEvent]):
             per wire and not once per receiver.
     """
 
+    register_id: int
+    request_key: str | None
+    after_key: str | None
     requested: int
     source: Source
     quota: TypeQuota | None
@@ -105,15 +108,7 @@ class Batch(Sequence[RegisterEvent]):
     def __iter__(self) -> Iterator[RegisterEvent]: ...
     def __getitem__(self, index): ...  # type: ignore[no-untyped-def]
     @property
-    def register_id(self) -> int: ...
-    @property
-    def request_key(self) -> str | None: ...
-    @property
-    def after_key(self) -> str | None: ...
-    @property
     def payload_bytes(self) -> int: ...
-    @property
-    def register_events(self) -> Sequence[RegisterEvent]: ...
     @property
     def event_types(self) -> list[EventType]: ...
     @property
@@ -188,6 +183,18 @@ def extend_batch(
 ) -> None:
     """See ``extend``; ``instances``: of the events; None: they follow those that are there."""
 
+def totals(batches: list[Batch]) -> tuple[int, int, int]:
+    """Number of events of batches, of requested ones among these, and size of all payloads."""
+
+def claim(batches: list[Batch], source: Source, quota: TypeQuota | None) -> int:
+    """Set who registers batches; returns their number of events, where an empty one has one."""
+
+def are_keyed(batches: list[Batch]) -> bool:
+    """Whether a batch among these has a key, or is to get one."""
+
+def are_alike(batches: list[Batch]) -> bool:
+    """Whether batches have one outcome, and none of them was registered before."""
+
 def assign(batches: list[Batch], server: int, session: int, s: int, us: int) -> None:
     """Give batches consecutive sessions, from this one on, and a timestamp."""
 
@@ -255,23 +262,18 @@ class BatchRows:
             RuntimeError: ``put`` stages or puts these rows; they stay, as whenever it raises.
         """
 
-def read_json(
-    message: bytes, types: TypeTable, decode: Callable[[bytes], Sequence[RegisterEvent]]
-) -> Batch | None:
+def read_json(message: bytes, types: TypeTable) -> Batch | None:
     """Read a ``register_req``.
 
     Args:
         message: without framing.
         types: of this wire.
-        decode: decodes the events of such a message.
 
     Returns:
         None: it is another message, or a wrong or unusual one.
     """
 
-def read_sbs(
-    message: bytes, types: TypeTable, decode: Callable[[bytes], Sequence[RegisterEvent]]
-) -> Batch | None:
+def read_sbs(message: bytes, types: TypeTable) -> Batch | None:
     """Read a ``MsgRegisterReq``; as :func:`read_json`, but the text of each type is as encoded."""
 
 def content(batch: Batch) -> bytes:

@@ -24,8 +24,12 @@ from libc.string cimport memcmp, memcpy, memmove, strncmp
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 
-from eventer_bridge.model import EventId
-from eventer_bridge.packed.views import Added, session_events
+from binascii import a2b_base64
+
+from msgspec import Raw
+
+from eventer_bridge.model import BinaryPayload, EventId, JsonPayload, RegisterEvent, Timestamp
+from eventer_bridge.packed.views import session_events
 
 
 cdef extern from *:
@@ -47,7 +51,9 @@ cdef enum:
     FIRST_EVENTS = 4  # that there is memory for
     ENTRY_OVERHEAD_BYTES = 600  # of a known type, besides its texts and segments
     SEGMENT_BYTES = 64
-    OBJECT_BYTES = 256  # of a decoded event (``limits``)
+    OBJECT_BYTES = 256  # of an event as an object (``limits``)
+    KEPT_EVENTS = 256  # as objects (``limits.STEP_EVENTS``)
+    KEPT_BYTES = 32 << 10  # of their payloads
 
     TYPE_BYTES = 4
     TIMESTAMP_BYTES = 12
@@ -184,9 +190,9 @@ cdef class TypeTable:
 cdef class Batch:
     """See the stub."""
 
-    cdef readonly int64_t register_id
+    cdef public int64_t register_id
     cdef readonly Py_ssize_t payload_bytes
-    cdef readonly str request_key, after_key
+    cdef public str request_key, after_key
     cdef readonly int64_t server, session, s, us
     cdef public object source, quota, key, request, committed, first
     cdef public Py_ssize_t requested
@@ -194,7 +200,8 @@ cdef class Batch:
     cdef bytes _data  # the message; or payloads, or both
     cdef Py_ssize_t _used  # bytes of it
     cdef bint _is_own
-    cdef object _decode, _requested_events, _events, _encodings
+    cdef list _objects  # that it was made of; or of a small one, when they were looked at
+    cdef object _events, _encodings
     cdef TypeTable _types
     cdef bint _is_sbs, _has_binary
     cdef Py_ssize_t _n_text  # bytes of the message that are payloads
@@ -212,16 +219,31 @@ cdef class Batch:
         return self._size
 
     def __iter__(self):
-        return iter(self.register_events)
+        if self._is_small():
+            return iter(self[:])
+        return map(self.__getitem__, range(self._size))
 
     def __getitem__(self, index):
-        return self.register_events[index]
+        cdef Py_ssize_t i
+        if self._objects is None:
+            if not isinstance(index, slice):
+                i = PyNumber_Index(index)
+                if i < 0:
+                    i += self._size
+                return _object(self, i)
+            if not self._is_small():
+                return [_object(self, i) for i in range(*index.indices(self._size))]
+            objects = [_object(self, i) for i in range(self._size)]
+            if len(objects) == self._size:  # what was called did not add to it
+                self._objects = objects
+            return objects[index]
+        return self._objects[index]
 
     def index(self, *args):
-        return self.register_events.index(*args)
+        return self[:].index(*args)
 
     def count(self, value):
-        return self.register_events.count(value)
+        return self[:].count(value)
 
     @property
     def is_sbs(self):
@@ -230,12 +252,6 @@ cdef class Batch:
     @property
     def is_encodable(self):
         return not self._has_binary
-
-    @property
-    def register_events(self):
-        if self._requested_events is None:
-            self._requested_events = self._decode(self._data)
-        return self._requested_events
 
     @property
     def events(self):
@@ -304,12 +320,18 @@ cdef class Batch:
     def object_bytes(self):
         cdef Py_ssize_t i
         cdef KnownType known
-        cdef size_t n_bytes = 0 if self._requested_events is None else self._size * OBJECT_BYTES
+        cdef size_t n_bytes = self._capacity * sizeof(Record)
+        if self._objects is not None:
+            n_bytes += self._size * OBJECT_BYTES
         for i in range(self._size):
             known = <KnownType>self._records[i].type
             if known.epoch != self._types.epoch:
                 n_bytes += ENTRY_OVERHEAD_BYTES + SEGMENT_BYTES * len(known.type)
         return n_bytes
+
+    cdef bint _is_small(self):
+        """Whether its objects are kept, because they are few."""
+        return self._size <= KEPT_EVENTS and self.payload_bytes <= KEPT_BYTES
 
     cdef int _make_room(self, Py_ssize_t size) except -1:
         """Room for so many events."""
@@ -365,11 +387,10 @@ cdef class Batch:
         self._types._before, self._types._expected = known.number, known.next
 
 
-cdef Batch _new(bytes data, TypeTable types, object decode, bint is_sbs):
+cdef Batch _new(bytes data, TypeTable types, bint is_sbs):
     cdef Batch batch = Batch.__new__(Batch)
     batch._data = data
     batch._used = PyBytes_GET_SIZE(data)
-    batch._decode = decode
     batch._types = types
     batch._is_sbs = is_sbs
     return batch
@@ -392,10 +413,11 @@ def make_batch(
     list instances=None,
 ):
     """See the stub."""
-    cdef Batch batch = _new(b"", types, None, False)
+    cdef Batch batch = _new(b"", types, False)
     batch.register_id, batch.request_key, batch.after_key = register_id, request_key, after_key
-    _fill(batch, [*events], get_payload, instances)
-    batch._requested_events = events
+    cdef list objects = [*events]
+    _fill(batch, objects, get_payload, instances)
+    batch._objects = objects  # which may tell more, as those of modules do
     batch.requested = batch._size
     return batch
 
@@ -404,16 +426,40 @@ def extend_batch(Batch batch not None, events not None, get_payload, list instan
     """See the stub."""
     if batch._types is None:
         raise TypeError("a batch without types")
-    cdef list added_events = [*events]
-    cdef Batch added = _new(b"", batch._types, None, False)
-    _fill(added, added_events, get_payload, instances)
-    before = batch.register_events
-    if type(before) is not Added:
-        before = Added(before)
+    cdef Batch added = _new(b"", batch._types, False)
+    _fill(added, [*events], get_payload, instances)
     _add(batch, added, batch._size if instances is None else 0)
-    before.extend(added_events)
-    batch._requested_events = before
+    batch._objects = None
     batch._is_sbs = False  # what was added has no text
+
+
+cdef bytes _bytes_of(bytes data, Py_ssize_t begin, Py_ssize_t end):
+    return PyBytes_FromStringAndSize(PyBytes_AS_STRING(data) + begin, end - begin)
+
+
+cdef object _object(Batch batch, Py_ssize_t i):
+    """An event as an object; what making it calls may change the batch."""
+    if not 0 <= i < batch._size:
+        raise IndexError(i)
+    cdef Record record = batch._records[i]
+    cdef bytes data = batch._data
+    event_type = (<KnownType>record.type).type
+    source = Timestamp(record.s, record.us) if record.has_source else None
+    if record.payload_kind == NO_PAYLOAD:
+        return RegisterEvent(event_type, source, None)
+    cdef object content = _bytes_of(data, record.payload_begin, record.payload_end)
+    if record.payload_kind == JSON_FLAG:
+        return RegisterEvent(event_type, source, JsonPayload(Raw(content)))
+    if record.payload_kind == BINARY_FLAG:
+        end = LABEL_BYTES + int.from_bytes(content[:LABEL_BYTES], "big")
+        label, content = content[LABEL_BYTES:end], content[end:]
+    else:
+        label = _bytes_of(data, record.label_begin, record.label_end)
+        if record.payload_kind == BASE64:
+            content = a2b_base64(content)
+    return RegisterEvent(
+        event_type, source, BinaryPayload(label.decode("utf-8", "surrogatepass"), content)
+    )
 
 
 cdef int _fill(Batch batch, list events, get_payload, list instances) except -1:
@@ -469,7 +515,7 @@ cdef int _add(Batch batch, Batch added, int64_t before) except -1:
         raise ValueError("too many bytes of payloads")
     batch._make_room(batch._size + added._size)
     if n_bytes > size or not batch._is_own:
-        size = max(n_bytes, 2 * size) if batch._used and HAS_SPARE else n_bytes
+        size = n_bytes + n_bytes // 4 if batch._used and HAS_SPARE else n_bytes
         data = PyBytes_FromStringAndSize(NULL, size)
         memcpy(PyBytes_AS_STRING(data), PyBytes_AS_STRING(batch._data), batch._used)
         batch._data, batch._is_own = data, True  # nobody else has it
@@ -487,6 +533,48 @@ cdef int _add(Batch batch, Batch added, int64_t before) except -1:
     batch.payload_bytes += added.payload_bytes
     batch._has_binary |= added._has_binary
     return 0
+
+
+def totals(list batches not None):
+    """See the stub."""
+    cdef Batch batch
+    cdef Py_ssize_t n_events = 0, n_requested = 0, n_bytes = 0
+    for batch in batches:
+        n_events += _checked(batch)._size
+        n_requested += batch.requested
+        n_bytes += batch.payload_bytes
+    return n_events, n_requested, n_bytes
+
+
+def claim(list batches not None, source, quota):
+    """See the stub."""
+    cdef Batch batch
+    cdef Py_ssize_t n_events = 0
+    for batch in batches:
+        n_events += max(1, _checked(batch)._size)
+        batch.source, batch.quota = source, quota
+    return n_events
+
+
+def are_keyed(list batches not None):
+    """See the stub."""
+    cdef Batch batch
+    for batch in batches:
+        if _checked(batch).key is not None or batch.request_key is not None:
+            return True
+    return False
+
+
+def are_alike(list batches not None):
+    """See the stub."""
+    cdef Batch batch
+    cdef Batch first = None
+    for batch in batches:
+        if first is None:
+            first = _checked(batch)
+        if _checked(batch).committed is not first.committed or batch.first is not None:
+            return False
+    return True
 
 
 def assign(list batches not None, int64_t server, int64_t session, int64_t s, int64_t us):

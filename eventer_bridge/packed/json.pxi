@@ -546,9 +546,9 @@ cdef bint _read_json(Batch batch) except -1:
     return not seen & 0x80 or _is_utf8(message, size)
 
 
-def read_json(bytes message not None, TypeTable types not None, decode):
+def read_json(bytes message not None, TypeTable types not None):
     """See the stub."""
-    cdef Batch batch = _new(message, types, decode, False)
+    cdef Batch batch = _new(message, types, False)
     is_packed = PyBytes_GET_SIZE(message) <= MAX_MESSAGE_BYTES and _read_json(batch)
     batch.requested = batch._size
     return batch if is_packed else None

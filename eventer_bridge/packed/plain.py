@@ -5,7 +5,7 @@ from typing import Any
 
 from eventer_bridge import limits
 from eventer_bridge.model import EventId, EventType
-from eventer_bridge.packed.views import Added, session_events
+from eventer_bridge.packed.views import session_events
 
 _ENTRY_BYTES = 700  # of a known type, about
 
@@ -45,6 +45,7 @@ class Batch(Sequence[Any]):
     __slots__ = (
         "_encodings",
         "_events",
+        "_objects",
         "_types",
         "after_key",
         "committed",
@@ -55,7 +56,6 @@ class Batch(Sequence[Any]):
         "key",
         "payload_bytes",
         "quota",
-        "register_events",
         "register_id",
         "request",
         "request_key",
@@ -71,26 +71,31 @@ class Batch(Sequence[Any]):
 
     def __init__(self, types: TypeTable, events: Sequence[Any], instances: Sequence[int]) -> None:
         self._types = types
-        self.register_events = events
+        self._objects = events
         self.instances = instances
         self.requested = len(events)
         self.payload_bytes = _payload_bytes(events)
         self.register_id = self.server = self.session = self.s = self.us = 0
         self.request_key: str | None = None
         self.after_key: str | None = None
-        self.source = self.quota = self.key = self.request = self.first = self.committed = None
+        self.source: Any = None
+        self.quota: Any = None
+        self.key: Any = None
+        self.request: Any = None
+        self.first: Batch | None = None
+        self.committed: Any = None
         self.is_large = self.is_stepwise = False
         self._events: Sequence[Any] | None = None
         self._encodings: dict[str, Any] | None = None
 
     def __len__(self) -> int:
-        return len(self.register_events)
+        return len(self._objects)
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self.register_events)
+        return iter(self._objects)
 
     def __getitem__(self, index: Any) -> Any:
-        return self.register_events[index]
+        return self._objects[index]
 
     def __eq__(self, other: object) -> bool:
         return self is other
@@ -121,8 +126,7 @@ class Batch(Sequence[Any]):
     @property
     def has_failed(self) -> bool:
         """See the stub."""
-        committed: Any = self.committed
-        return committed.done() and committed.exception() is not None
+        return self.committed.done() and self.committed.exception() is not None
 
     @property
     def last_id(self) -> EventId:
@@ -140,18 +144,18 @@ class Batch(Sequence[Any]):
     @property
     def event_types(self) -> list[EventType]:
         """See the stub."""
-        return [event.type for event in self.register_events]
+        return [event.type for event in self._objects]
 
     @property
     def types(self) -> set[EventType]:
         """See the stub."""
-        return {event.type for event in self.register_events}
+        return {event.type for event in self._objects}
 
     def parts(self, max_events: int, max_bytes: int) -> list[slice]:
         """See the stub."""
         found: list[slice] = []
         begin = n_bytes = 0
-        for end, event in enumerate(self.register_events):
+        for end, event in enumerate(self._objects):
             if end - begin == max_events or n_bytes >= max_bytes:
                 found.append(slice(begin, end))
                 begin, n_bytes = end, 0
@@ -191,9 +195,7 @@ def extend_batch(
     batch: Batch, events: Sequence[Any], get_payload: object, instances: Sequence[int] | None = None
 ) -> None:
     """See the stub."""
-    if type(batch.register_events) is not Added:
-        batch.register_events = Added(batch.register_events)
-    batch.register_events.extend(events)
+    batch._objects = [*batch._objects, *events]
     if instances is None:
         batch.instances = range(1, len(batch) + 1)
     else:
@@ -203,6 +205,30 @@ def extend_batch(
 
 def _payload_bytes(events: Sequence[Any]) -> int:
     return sum([len(i.payload.data) for i in events if i.payload is not None])
+
+
+def totals(batches: list[Batch]) -> tuple[int, int, int]:
+    """See the stub."""
+    n_requested = sum([batch.requested for batch in batches])
+    return sum(map(len, batches)), n_requested, sum([batch.payload_bytes for batch in batches])
+
+
+def claim(batches: list[Batch], source: Any, quota: Any) -> int:
+    """See the stub."""
+    for batch in batches:
+        batch.source, batch.quota = source, quota
+    return sum([len(batch) or 1 for batch in batches])
+
+
+def are_keyed(batches: list[Batch]) -> bool:
+    """See the stub."""
+    return any(batch.key is not None or batch.request_key is not None for batch in batches)
+
+
+def are_alike(batches: list[Batch]) -> bool:
+    """See the stub."""
+    committed = batches[0].committed if batches else None
+    return all(batch.committed is committed and batch.first is None for batch in batches)
 
 
 def assign(batches: list[Batch], server: int, session: int, s: int, us: int) -> None:
@@ -215,7 +241,7 @@ def unready(batches: list[Batch], begin: int = 0, end: int = -1) -> list[tuple[i
     """See the stub."""
     found: dict[EventType, int] = {}
     for batch in batches:
-        part = batch.register_events[begin : None if end < 0 else end]
+        part = batch._objects[begin : None if end < 0 else end]
         for index, event in enumerate(part, begin):
             if event.type not in found and not batch._types.is_ready(event.type):
                 found[event.type] = index

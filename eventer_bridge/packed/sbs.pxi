@@ -146,9 +146,9 @@ cdef bint _read_sbs(Batch batch) except -1:
     return p == end and _is_compact(batch)
 
 
-def read_sbs(bytes message not None, TypeTable types not None, decode):
+def read_sbs(bytes message not None, TypeTable types not None):
     """See the stub."""
-    cdef Batch batch = _new(message, types, decode, True)
+    cdef Batch batch = _new(message, types, True)
     is_packed = PyBytes_GET_SIZE(message) <= MAX_MESSAGE_BYTES and _read_sbs(batch)
     batch.requested = batch._size
     return batch if is_packed else None

@@ -75,9 +75,7 @@ class Feed(Resource):
 
     Args:
         name: of the remote server in the log.
-        connect: see :data:`ConnectCb`.
-        known: see :data:`KnownCb`.
-        deliver: see :data:`DeliverCb`.
+        connect, known, deliver: see their types.
         server_id: the only server whose events are accepted; None: events of all.
         on_client: called with each new connection, and with None when it is lost.
         on_missing: called with the last event that the remote server no longer has, of those behind
@@ -86,9 +84,6 @@ class Feed(Resource):
             or not valid here.
         on_state: called with the state and, when SYNCED, the number of events caught up with.
         give_way: awaited now and then while it catches up; see ``slices.run``.
-
-    Attributes:
-        n_received: events received from the server so far.
     """
 
     def __init__(
@@ -493,9 +488,7 @@ _NOTHING: Final = _Size(0, 0)
 class _Begun:
     """Events of a session, which may have more; without those that exceed one message to clients.
 
-    Attributes:
-        last: id of the last one, even if that is left out; None: there is none.
-        n_events: number of all.
+    ``last`` is the id of the last one, and ``n_events`` the number, also of those left out.
     """
 
     def __init__(self) -> None:

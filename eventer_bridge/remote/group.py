@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import functools
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from typing import Annotated, Any, NamedTuple
 
@@ -27,7 +27,7 @@ from eventer_bridge.core.engine import Engine
 from eventer_bridge.errors import ClosedError
 from eventer_bridge.eventer import client
 from eventer_bridge.eventer.client import EventerClient, EventsCb
-from eventer_bridge.model import INT64_MAX, Event, EventId, QueryServerParams, Status
+from eventer_bridge.model import INT64_MAX, EventId, QueryServerParams, Status
 from eventer_bridge.remote import limits
 from eventer_bridge.remote.feed import Feed, FeedState
 from eventer_bridge.remote.replication import Following, Replication
@@ -250,11 +250,7 @@ async def regain(
         timeout_s: how long it waits for one if its store is whole, or a loss is accepted.
         accepts_loss: whether to go on without an answer, or without what cannot be had.
 
-    Returns:
-        The servers that answered.
-
-    Raises:
-        EventerBridgeError: the store failed.
+    Returns the servers that answered; ``EventerBridgeError``: the store failed.
     """
     needs_answer = not (engine.is_whole or accepts_loss)
     until_s = None if needs_answer else asyncio.get_running_loop().time() + timeout_s
@@ -282,9 +278,8 @@ async def regain(
 class _Requests:
     """Requests to one server after the other.
 
-    Args:
-        until_s: when one that did not answer is given up, by the loop's time; None: never.
-        accepts_loss: whether one is given up whose events do not continue those here.
+    One that did not answer is given up at ``until_s``, by the loop's time (None: never); one whose
+    events do not continue those here if the loss is accepted.
     """
 
     def __init__(
@@ -347,9 +342,7 @@ class _Requests:
 class _OwnEvents(aio.Resource):
     """Gets this server's events from another one; calls ``on_changed`` for each attribute.
 
-    Attributes:
-        is_done: whether everything is here that it has.
-        refusal: why its events do not continue those here; None: they do.
+    ``refusal`` is why its events do not continue those here; None: they do.
     """
 
     def __init__(self, engine: Engine, remote: Replication, on_changed: Callable[[], None]) -> None:
@@ -363,7 +356,7 @@ class _OwnEvents(aio.Resource):
             f"{remote.name}, for events of this one",
             self._connect,
             self._known,
-            self._deliver,
+            engine.replicate,
             server_id=engine.server_id,
             on_state=self._on_state,
             on_missing=engine.note_missing,
@@ -396,9 +389,6 @@ class _OwnEvents(aio.Resource):
             )
             await self._engine.begin_regaining()
         return {server_id: last}
-
-    def _deliver(self, session: Sequence[Event]) -> asyncio.Future[None]:
-        return self._engine.replicate(session)
 
     def _on_state(self, state: FeedState, n_events: int | None) -> None:
         if state is FeedState.SYNCED and not self.is_done:

@@ -45,13 +45,9 @@ mlog = logging.getLogger(__name__)
 
 
 class Member(NamedTuple):
-    """This server, as the Monitor Server lists it.
+    """This server, as the Monitor Server lists it: a component of a group, one of which is active.
 
-    Attributes:
-        name: of the component, for operators.
-        group: name of the group of servers, one of which is active.
-        address: where Eventer clients connect.
-        token: which they must send; all servers of the group have the same.
+    Eventer clients connect to ``address``, and must send ``token``, which the whole group has.
     """
 
     name: str
@@ -74,8 +70,7 @@ class Monitor(Resource):
         engine: is started and stopped; the caller closes it afterwards.
         monitor: where the Monitor Server listens for components.
         replications: existing ones; the monitor replicates the other servers of the group.
-        accepts_loss: whether to become active without events of this server that others may have
-            (``group``).
+        accepts_loss: whether to become active without events that others may have (``group``).
     """
 
     def __init__(
@@ -126,8 +121,7 @@ class Monitor(Resource):
     async def _be_component(self) -> None:
         """Be a component of the Monitor Server until the connection is lost.
 
-        Raises:
-            OSError: there is no connection, or it was closed without an answer.
+        Raises ``OSError`` if there is none, or it was closed without an answer.
         """
         self._is_known.clear()
         async with asyncio.timeout(net_limits.CONNECT_TIMEOUT_S):

@@ -6,13 +6,13 @@ the outcome of those without an answer when the connection was lost is unknown. 
 notifications are caught up with (see ``feed``). If the remote server comes back with another
 history of a server (``history``), clients are disconnected: none sees both.
 
-The gateway is one client of the remote server, with three connections. Two are feeds: clients
-that subscribe to persisted events are notified at other times than the rest. The third is for
-queries: a server may process the messages of a connection one after the other (hat-event does),
-so that registrations would wait for slow queries. It gets a few queries at a time, from one
-client after the other. The gateway decides what clients may see and register.
+The gateway is one client of the remote server, with three connections. Two are feeds: clients that
+subscribe to persisted events are notified at other times than the rest. The third is for queries: a
+server may process the messages of a connection one after the other (hat-event does), so that
+registrations would wait for slow queries. The gateway decides what clients may see and register.
 
-Belongs to the event loop's thread.
+Belongs to the event loop's thread. What asks the server raises ``EventerBridgeError``: the
+connection was lost, or an answer breaks the protocol.
 """
 
 import asyncio
@@ -69,9 +69,6 @@ async def baseline(client: EventerClient) -> dict[int, RelayPosition]:
     A relay notifies its clients of events registered after it. The protocol has no query for it,
     but every server registers ``event/<server id>/engine`` when it starts; the events after that
     one are found by bisecting the range of session ids.
-
-    Raises:
-        EventerBridgeError: the connection was lost, or an answer breaks the protocol.
     """
     positions = {}
     newest = model.QueryTimeseriesParams(order=model.Order.DESCENDING, max_results=1)
@@ -84,11 +81,7 @@ async def baseline(client: EventerClient) -> dict[int, RelayPosition]:
 
 
 async def histories(client: EventerClient) -> dict[int, History]:
-    """The histories of the servers whose events are there, by server.
-
-    Raises:
-        EventerBridgeError: as :func:`baseline`.
-    """
+    """The histories of the servers whose events are there, by server."""
     return history.read_all(await _latest(client, history.ANY_TYPE))
 
 
@@ -97,12 +90,9 @@ def refusal(
     followed: Mapping[int, History],
     current: Mapping[int, History],
 ) -> str | None:
-    """Why servers do not continue the events that clients were notified of; None: they do.
+    """Why ``current`` histories do not continue events that clients know; None: they do.
 
-    Args:
-        positions: the last of these events.
-        followed: histories of these events, as far as they are known.
-        current: histories of the events that are there.
+    ``positions`` are the last of these events, ``followed`` their histories, as far as known.
     """
     for server_id in positions.keys() & current.keys():
         followed_id = followed[server_id].id if server_id in followed else None
@@ -119,14 +109,8 @@ async def resume(
 
     A server that was killed may have lost its last events, even some it has sent, and reuses their
     ids (hat-event does). A server whose store is in memory, or was deleted, begins with its ids
-    anew. If the event of a position is gone, this returns the last one before it, or None.
-
-    Returns:
-        An event that is there, by server. None if the server was unknown before, or has none of its
-        earlier events any more: all of its events are new.
-
-    Raises:
-        EventerBridgeError: as :func:`baseline`.
+    anew. If the event of a position is gone, this returns the last one before it, or None: the
+    server was unknown, or has none of its earlier events any more, and all of its events are new.
     """
     found: dict[int, model.EventId | None] = {}
     for event in await _latest(client, _ENGINES):
@@ -202,20 +186,13 @@ async def _last_before(client: EventerClient, position: RelayPosition) -> int | 
 
 
 async def answer(request: QueryCb, query: VisibleQuery) -> model.QueryResult:
-    """Answer a query from the answers of the remote server, as far as they may be seen.
+    """Answer a query from the remote server's answers to ``request``, as far as they may be seen.
 
     The Eventer protocol cannot express all conditions of a timeseries (000, 001), nor types of a
     server's events: these conditions are applied to the answers of a wider query, page by page,
     which costs as much. Hidden events count neither for ``max_results`` nor for ``more_follows``:
-    else a client could count what it may not see.
-
-    Args:
-        request: queries the remote server.
-
-    Raises:
-        EventerBridgeError: as ``EventerClient.query``.
-        RemoteProtocolError: the remote server sends events that were not requested, or the same
-            ones again.
+    else a client could count what it may not see. Answers with events that were not requested, or
+    the same ones again, raise ``RemoteProtocolError``.
     """
     params, visible = query.params, query.types
     if visible.is_empty:
@@ -314,14 +291,9 @@ async def matching(
 
 
 class RelayCore(EventCore):
-    """See the module. It connects, and reconnects, in the background.
+    """See the module. It connects, by ``connect``, and reconnects, in the background.
 
-    Args:
-        name: of the remote server, in errors and in the log.
-        connect: connects; raises branches of ``EventerBridgeError``.
-
-    Attributes:
-        name: what the remote server is called in errors and in the log.
+    ``name`` is what the remote server is called in errors and in the log.
     """
 
     def __init__(self, name: str, connect: ConnectCb) -> None:
@@ -369,13 +341,9 @@ class RelayCore(EventCore):
     def submit(self, batches: list[Batch]) -> None:
         """Send registrations. The remote server counts event types.
 
-        A batch fails with:
-            NotOperationalError: the remote server is not OPERATIONAL or not connected: nothing was
-                sent.
-            OutcomeUnknownError: the connection was lost before the answer.
-            InvalidEventError: a type cannot be registered.
-            LimitError: it is more than can be sent.
-            RequestKeyError: it has a key.
+        A batch fails with ``NotOperationalError`` if nothing was sent, ``OutcomeUnknownError`` if
+        the connection was lost before the answer, ``InvalidEventError``, ``LimitError`` (more than
+        can be sent) or ``RequestKeyError`` (it has a key).
         """
         for batch in batches:
             batch.committed = self._loop.create_future()
@@ -404,7 +372,7 @@ class RelayCore(EventCore):
             raise errors.LimitError(f"event server {self.name} is too slow for that many bytes")
         batch.is_large = is_large(len(batch), n_bytes)
         try:
-            response = client.register(batch.register_events)
+            response = client.register(batch[:])
         except errors.ClosedError as e:
             raise errors.NotOperationalError(
                 f"connection to event server {self.name} is lost: {e}"
@@ -420,13 +388,7 @@ class RelayCore(EventCore):
         after: Collection[asyncio.Future[None]] = (),
         holding: ExitStack | None = None,
     ) -> model.QueryResult:
-        """Have the remote server answer a query, or a wider one (:func:`answer`).
-
-        Raises:
-            ClosedError: there is no connection, or it was lost meanwhile.
-            LimitError: it took too long.
-            EventerBridgeError: it cannot be answered.
-        """
+        """Have the remote server answer a query, or a wider one (:func:`answer`), in time."""
         timeout = asyncio.timeout(limits.RELAYED_QUERY_TIMEOUT_S)
         try:
             async with timeout:
@@ -474,7 +436,7 @@ class RelayCore(EventCore):
                 subscriptions=[("*",)],
                 persisted=persisted,
                 on_events=on_events,
-                on_status=_ignore_status if persisted else self._on_status,
+                on_status=(lambda status: None) if persisted else self._on_status,
             )
 
         async def known(client: EventerClient) -> Mapping[int, model.EventId | None]:
@@ -576,7 +538,3 @@ class RelayCore(EventCore):
             await feed.async_close()
         if self._query_client is not None:
             await self._query_client.async_close()
-
-
-def _ignore_status(status: model.Status) -> None:
-    pass

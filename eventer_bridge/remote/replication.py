@@ -64,12 +64,7 @@ class Following:
     ) -> str | None:
         """Compare at the beginning of a connection; returns why not to follow the server, or None.
 
-        Args:
-            session_id: the last session kept here.
-            timestamp: of that session; None: no session is kept.
-
-        Raises:
-            EventerBridgeError: the connection was lost, or the store here failed.
+        ``session_id`` and ``timestamp`` are of the last session kept here (None: there is none).
         """
         latest = (await client.query(model.QueryLatestParams([self._type]))).events
         self._history = history.read_all(latest).get(self._remote_id)
@@ -210,11 +205,7 @@ class Lag:
         self._n_under_way = 0
 
     async def watch(self, client: EventerClient) -> None:
-        """Query the server, again and again.
-
-        Raises:
-            EventerBridgeError: it does not answer, or the connection is lost.
-        """
+        """Query the server again and again, until that raises ``EventerBridgeError``."""
         while True:
             requested_at_s = self._loop.time()
             n_received = self._feed.n_received
@@ -244,12 +235,9 @@ _REFUSED_FOR_NOW: Final = "server is not replicated for now: its events are not 
 
 
 class Replication(aio.Resource):
-    """See the module. It keeps the events in an engine, and runs until it is closed.
+    """See the module. It keeps the events of a server in an engine, and runs until it is closed.
 
-    Attributes:
-        remote_id: the server whose events they are.
-        state: how far it is; None while there is no connection, or none to the same store.
-        connect: connects to the remote server.
+    ``state`` is how far it is; None while there is no connection, or none to the same store.
     """
 
     def __init__(self, engine: Engine, remote_id: int, connect: ConnectCb) -> None:

@@ -3,11 +3,9 @@
 ::
 
     event          the model: scopes, ids, meta data
-    values         data of events as JSON values, by wire schema
-    messages       protocol-buffer messages of schemas/rsb.proto
-    codec          events as notifications, notifications in frames
-    connection     one connection;   transport   the bus: server, client
-    payloads       RSB events as events of the core, and back
+    codec          events as notifications (schemas/rsb.proto), notifications in frames
+    transport      connections; the bus: server, client
+    payloads       data of events as JSON values; RSB events as events of the core, and back
     introspection  describes this process to RSB's tools
     bridge         between a bus and the core
 """

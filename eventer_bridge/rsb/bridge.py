@@ -54,16 +54,10 @@ of ``scopes_in`` for which it was registered."""
 
 
 class BridgeSettings(NamedTuple):
-    """Settings of the bridge.
+    """Settings of the bridge, to the bus at a TCP address, of which this process may be the server.
 
-    Attributes:
-        host, port: TCP address of the bus' server, this process or another.
-        is_server: whether this process is the bus' server.
-        scopes_in: to register.
-        scopes_out: to send.
-        prefix: of event types.
-        name: of this process in RSB's tools.
-        max_event_types: quota of all participants together (``type_budget``).
+    Scopes to register, and to send; a prefix of event types; the name of this process in RSB's
+    tools; and the quota of all participants together (``type_budget``).
     """
 
     host: str
@@ -85,13 +79,8 @@ async def create(
 ) -> "Bridge":
     """Create a bridge, which runs until closed; a client reconnects in the background.
 
-    Args:
-        core: the caller closes it, after the bridge.
-        admission: the process' slots, for a server; None: its own.
-        observe_times: see :data:`TimesCb`.
-
-    Raises:
-        OSError: listening on the address failed.
+    The caller closes the core, after the bridge. ``admission``: the process' slots, for a server;
+    None: its own. ``OSError``: listening on the address failed.
     """
     bridge = Bridge(core, settings, observe_times)
     async with closed_on_error(bridge):

@@ -42,11 +42,7 @@ _LABELS: Final = {
 
 
 def read_proto(name: str, text: str) -> FileDescriptorProto:
-    """Descriptor of a ``.proto`` text as simple as ours.
-
-    Raises:
-        ValueError: a line is not understood.
-    """
+    """Descriptor of a ``.proto`` text as simple as ours, or ``ValueError``."""
     file = FileDescriptorProto(name=name)
     for number, line in enumerate(text.splitlines(), 1):
         code = _COMMENT.sub("", line).rstrip()
@@ -91,11 +87,7 @@ _TIMES: Final = ("create_time", "send_time", "receive_time", "deliver_time")
 
 
 def encode_frame(notification: bytes) -> bytes:
-    """A notification with its header.
-
-    Raises:
-        InvalidEventError: the notification is larger than peers may accept.
-    """
+    """A notification with its header; ``InvalidEventError``: larger than peers may accept."""
     if len(notification) > limits.MAX_NOTIFICATION_BYTES:
         raise InvalidEventError(
             f"notification of {len(notification)} bytes, at most"
@@ -105,10 +97,7 @@ def encode_frame(notification: bytes) -> bytes:
 
 
 class NotificationDecoder:
-    """Cuts a stream of bytes into notifications of limited size.
-
-    Each byte is copied a bounded number of times, however the stream is cut.
-    """
+    """Cuts a stream of bytes into notifications; each byte is copied a bounded number of times."""
 
     __slots__ = ("_buffer", "_max_frame_bytes", "_position")
 
@@ -130,11 +119,7 @@ class NotificationDecoder:
         self._buffer += data
 
     def next_frame(self) -> bytes | None:
-        """The next notification; None if more bytes are needed for it.
-
-        Raises:
-            FrameError: the announced size exceeds the limit.
-        """
+        """The next notification; None if more bytes are needed for it; or ``FrameError``."""
         buffer, begin = self._buffer, self._position + _HEADER_BYTES
         if len(buffer) < begin:
             return None
@@ -178,11 +163,7 @@ def encode(event: RsbEvent) -> bytes:
 
 
 def decode(notification: bytes) -> RsbEvent:
-    """Event of a notification.
-
-    Raises:
-        InvalidMessageError: the bytes are no notification; the text says why.
-    """
+    """Event of a notification, or ``InvalidMessageError``."""
     message = Notification()
     try:
         message.ParseFromString(notification)

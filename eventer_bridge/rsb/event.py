@@ -45,11 +45,7 @@ _scopes: Final[BoundedCache[str, Scope]] = BoundedCache()
 
 
 def parse_scope(text: str) -> Scope:
-    """Parse a scope.
-
-    Raises:
-        InvalidEventError: the text is no scope.
-    """
+    """Parse a scope, or raise ``InvalidEventError``."""
     scope = _scopes.known.get(text)
     if scope is not None:
         return scope
@@ -72,10 +68,6 @@ class RsbEventId(msgspec.Struct, frozen=True, gc=False):
     sender: UUID
     sequence: Annotated[int, msgspec.Meta(ge=0, le=MAX_SEQUENCE)]
 
-    def to_uuid(self) -> UUID:
-        """Identifier of the event (004): UUID v5 of the two."""
-        return uuid5(self.sender, f"{self.sequence:08x}")
-
 
 class MetaData(msgspec.Struct, frozen=True, omit_defaults=True):
     """Times of an event, and user-defined items (004, "Meta Data").
@@ -95,13 +87,8 @@ class MetaData(msgspec.Struct, frozen=True, omit_defaults=True):
 class RsbEvent(msgspec.Struct, frozen=True):
     """See the module.
 
-    Attributes:
-        event_id: sender and sequence number.
-        schema: wire schema, the encoding of ``data``; "" if unknown.
-        data: payload as on the wire.
-        method: its role in a pattern of communication, as "REQUEST".
-        causes: events that caused it.
-        meta: times and user-defined items.
+    ``schema`` is the encoding of ``data``, "" if unknown; ``method`` its role in a pattern of
+    communication, as "REQUEST".
     """
 
     event_id: RsbEventId
@@ -114,8 +101,8 @@ class RsbEvent(msgspec.Struct, frozen=True):
 
     @property
     def id(self) -> UUID:
-        """Identifier of the event, derived."""
-        return self.event_id.to_uuid()
+        """Identifier of the event (004), derived: UUID v5 of sender and sequence number."""
+        return uuid5(self.event_id.sender, f"{self.event_id.sequence:08x}")
 
     def sent(self) -> Self:
         """The event with a send time, now unless set already, and without the receiver's times."""
@@ -156,10 +143,7 @@ class Informer:
         causes: tuple[RsbEventId, ...] = (),
         meta: MetaData = MetaData(),  # noqa: B008  # immutable
     ) -> RsbEvent:
-        """A new event, not sent yet; created now unless ``meta`` has a create time.
-
-        The arguments are those of :class:`RsbEvent`.
-        """
+        """A new :class:`RsbEvent`, not sent yet; created now unless ``meta`` has a create time."""
         create_time = now_us() if meta.create_time is None else meta.create_time
         meta = MetaData(create_time, user_times=meta.user_times, user_infos=meta.user_infos)
         return RsbEvent(self.next_id(), scope, schema, data, method, causes, meta)

@@ -59,10 +59,7 @@ class Converter(NamedTuple):
     utf-8-string   UTF-8                string
     =============  ===================  =====================================================
 
-    Attributes:
-        decode: value of data; raises ``ValueError`` if it has none.
-        encode: data of a value; raises ``ValueError`` or ``TypeError`` if it has none.
-        expected: description of valid values, for errors.
+    ``decode`` raises ``ValueError`` for data without a value, ``encode`` also ``TypeError``.
     """
 
     decode: Callable[[bytes], Any]
@@ -147,11 +144,7 @@ CONVERTERS: Final = {
 
 
 def encode_value(schema: str, value: Any) -> bytes:
-    """Data of a JSON value; a value of an unknown schema is its data in base64.
-
-    Raises:
-        InvalidEventError: the schema has no such value.
-    """
+    """Data of a JSON value, or ``InvalidEventError``; of an unknown schema, its data in base64."""
     converter = CONVERTERS.get(schema, CONVERTERS["bytes"])
     try:
         return converter.encode(value)
@@ -250,8 +243,7 @@ def scope_of(event_type: model.EventType, prefix: model.EventType) -> Scope | No
 def from_event(event: model.Event, scope: Scope, informer: Informer) -> RsbEvent:
     """RSB event of an event of the core: the original one, or a new one by ``informer``.
 
-    Raises:
-        InvalidEventError: ``rsb`` in its payload is invalid.
+    ``InvalidEventError``: ``rsb`` in its payload is invalid.
     """
     moment = event.source_timestamp or event.timestamp
     created = MetaData(create_time=_microseconds(moment))

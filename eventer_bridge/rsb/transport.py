@@ -39,9 +39,7 @@ mlog = logging.getLogger(__name__)
 class RsbStats(ServerStats):
     """Counts of any server, with notifications of the bus as frames, and those of RSB.
 
-    Attributes:
-        relayed: notifications forwarded between participants, per receiver.
-        unsent: events not sent to the bus, by reason.
+    ``relayed`` counts receivers; ``unsent`` are events that were not sent to the bus, by reason.
     """
 
     def __init__(self) -> None:
@@ -57,11 +55,7 @@ class RsbStats(ServerStats):
 class RsbProtocol:
     """State of one end of a connection, without I/O: the handshake, then frames.
 
-    Args:
-        is_server: whether this end sends the handshake, rather than awaits it.
-
-    Attributes:
-        is_ready: whether the handshake is complete.
+    The server sends the handshake, the other end awaits it; ``is_ready``: it is complete.
     """
 
     __slots__ = ("_decoder", "_handshake", "_has_ended", "is_ready")
@@ -93,8 +87,7 @@ class RsbProtocol:
     def next_message(self) -> bytes | None:
         """The next notification, encoded; None if more bytes are needed for it.
 
-        Raises:
-            RemoteProtocolError: the handshake or a frame is invalid, or the last one is truncated.
+        Raises ``RemoteProtocolError`` if something is invalid, or the last one is truncated.
         """
         if not codec.HANDSHAKE.startswith(self._handshake):
             raise RemoteProtocolError(
@@ -128,14 +121,9 @@ class RsbConnection(OwnedStream[bytes]):
     Events go to a callback, synchronously and in order, in batches as they arrive. A turn ends
     after a number of events, or of bytes to relay.
 
-    Args:
-        quota: of the bus' connections.
-        connections: the server's connections; None for an outgoing one.
-        slot: of an accepted connection.
-
-    Attributes:
-        ready: whether the handshake succeeded; done when that is known.
-        forget: called when it closes: what waits for it is not needed any more.
+    ``quota`` is of the bus' connections, ``connections`` are the server's (None: outgoing). The
+    result of ``ready`` is whether the handshake succeeded; ``forget`` is called when it closes:
+    what waits for it is not needed any more.
     """
 
     mlog = logging.getLogger(__name__)
@@ -258,11 +246,7 @@ class Bus(Resource, abc.ABC):
 
     @abc.abstractmethod
     def send(self, notification: bytes) -> None:
-        """Send an encoded event to all others.
-
-        Raises:
-            InvalidEventError: the event is too large.
-        """
+        """Send an encoded event to all others; ``InvalidEventError``: it is too large."""
 
 
 async def connect(
@@ -270,8 +254,7 @@ async def connect(
 ) -> RsbConnection:
     """Connect to a bus' server; the caller closes the connection, which does not reconnect.
 
-    Raises:
-        ConnectError: no connection, or no handshake; the text says why.
+    ``ConnectError`` says why there is no connection, or no handshake.
     """
     connection = RsbConnection(on_events, RsbStats() if stats is None else stats)
     address = f"{host}:{port}"
@@ -297,15 +280,10 @@ async def listen(
     *,
     admission: Admission | None = None,
 ) -> "BusServer":
-    """Listen for participants.
+    """Listen for participants; ``on_events`` is called with events after they are relayed.
 
-    Args:
-        port: 0 takes a free one (see :attr:`BusServer.port`).
-        on_events: called with events, after they are relayed.
-        admission: the process' slots; None: its own.
-
-    Raises:
-        OSError: listening on the address failed.
+    Port 0 takes a free one (:attr:`BusServer.port`). ``admission``: the process' slots; None: its
+    own. ``OSError``: listening failed.
     """
     bus = BusServer(on_events, stats)
     async with closed_on_error(bus):
@@ -364,12 +342,7 @@ class BusServer(Bus):
 
 
 class BusClient(Bus):
-    """A connection to a bus' server, re-established whenever it is lost.
-
-    Args:
-        on_events: called with events.
-        on_connected: called after each new connection.
-    """
+    """A connection to a bus' server, re-established whenever it is lost."""
 
     def __init__(
         self,

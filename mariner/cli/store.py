@@ -121,7 +121,7 @@ def import_hat(hat_path: Path, path: Path) -> None:
     started = time.monotonic()
     listing = _Listing()
     with store_errors(), output.progress("import") as on_progress:
-        done = hat_import.ext_import(hat_path, path, listing, on_progress)
+        done = hat_import.import_database(hat_path, path, listing, on_progress)
     listing.write()
     seconds = time.monotonic() - started
     output.write_text(

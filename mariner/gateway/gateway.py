@@ -85,7 +85,7 @@ async def rehearse(config: configs.GatewayConfig) -> None:
         made = access.create(config, checks)
         stack.push_async_callback(made.schemas.async_close)
         if config.event_core is not None:
-            backend = dummy.create()
+            backend = dummy.DummyBackend()
             stack.push_async_callback(backend.async_close)
             core = _create_engine(config.event_core, backend)
             stack.push_async_callback(core.async_close)
@@ -430,7 +430,7 @@ async def _create_backend(
 ) -> Backend:
     match backend := config.backend:
         case configs.DummyConfig():
-            return dummy.create()
+            return dummy.DummyBackend()
         case configs.MemoryConfig():
             retention = _retention(config, backend)
             return await rocksdb.create_temporary(retention, key_retention=backend.request_keys)

@@ -224,8 +224,9 @@ class ClientConnection(Stream[Received], ClientWire[int], ReplayWire):
         self._session.registrations.take_in(self._process_large(message))
 
     async def _process_large(self, large: LargeMessage) -> None:
-        # nothing else holds the message, which takes long to free
-        await self._handle_large(await slices.run(self._protocol.decode_large(large)))
+        message = await slices.run(self._protocol.decode_large(large))
+        del large  # nothing else holds it, and it may be long until it is answered
+        await self._handle_large(message)
 
     async def _handle_large(self, message: Message | Batch | RefusedRegister) -> None:
         if self.close_reason is not None:

@@ -110,7 +110,7 @@ def read(message: bytes, types: TypeTable | None) -> Message | Batch:
 
 def read_batch(message: bytes, types: TypeTable) -> Batch | None:
     """A batch from a ``register_req``; None: it is another message, or is to be decoded."""
-    return read_json(message, types, _decode_read) if IS_COMPILED else None
+    return read_json(message, types) if IS_COMPILED else None
 
 
 def _with_batch(message: Message, types: TypeTable) -> Message | Batch:
@@ -128,18 +128,11 @@ def read_type(text: bytes) -> EventType | None:
         return None
 
 
-def _decode_read(message: bytes) -> Sequence[RegisterEvent]:
-    """The events of a message that was read; cannot fail."""
-    decoded = decode(message)
-    assert type(decoded) is RegisterReq
-    return decoded.register_events
-
-
 def read_several(messages: Sequence[bytes], types: TypeTable | None) -> list[Message | Batch]:
     """As :func:`read`, but faster; up to the first that typed decoding refuses."""
     if types is None:
         return [*_decode_typed(messages)]
-    found = [read_batch(message, types) for message in messages]
+    found = [read_json(message, types) if IS_COMPILED else None for message in messages]
     others = [data for data, batch in zip(messages, found, strict=True) if batch is None]
     if not others:
         return cast("list[Message | Batch]", found)

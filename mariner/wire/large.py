@@ -30,6 +30,7 @@ import msgspec
 from eventer_bridge import limits as core_limits
 from eventer_bridge import payloads
 from eventer_bridge.model import RegisterEvent
+from eventer_bridge.packed import Batch, TypeTable, append, batch_of
 from eventer_bridge.slices import Steps
 from mariner import limits
 from mariner.errors import ContractError
@@ -61,11 +62,12 @@ _STEP_TOKENS: Final = 1_024
 """Brackets and quotes passed in one step, and backslashes examined at once."""
 
 
-def decode(message: bytes) -> Steps[Message]:
-    """Decode a message in steps.
+def decode(message: bytes, types: TypeTable) -> Steps[Message | Batch]:
+    """Decode a message in steps; a registration becomes a batch meanwhile.
 
     Args:
         message: without framing, from a client.
+        types: of the batch.
 
     Raises:
         ContractError: the message is refused; with pointer and reason.
@@ -78,7 +80,7 @@ def decode(message: bytes) -> Steps[Message]:
                 " for messages other than register_req"
             )
         return codec.decode(message)
-    reader = _Reader(message, _skip_blanks(message, begin))
+    reader = _Reader(message, _skip_blanks(message, begin), types)
     try:
         yield from reader.read()
     except ContractError as e:
@@ -86,7 +88,10 @@ def decode(message: bytes) -> Steps[Message]:
     request = reader.without_events()
     if not isinstance(request, RegisterReq):
         return request
-    return msgspec.structs.replace(request, register_events=tuple(reader.events))
+    batch = reader.batch
+    batch.register_id = request.register_id
+    batch.request_key, batch.after_key = request.request_key, request.after_key
+    return batch
 
 
 def _find_events(message: bytes) -> int | None:
@@ -105,16 +110,16 @@ class _Reader:
     """Takes the events out of a message.
 
     Attributes:
-        events: decoded so far.
+        batch: of those decoded so far.
     """
 
-    def __init__(self, message: bytes, begin: int) -> None:
+    def __init__(self, message: bytes, begin: int, types: TypeTable) -> None:
         self._message = message
         self._begin = self._pos = begin
         first = _FIRST.match(message, begin)
         self._sign = first.group() if first else b""
         self._guess_bytes = limits.STEP_BYTES
-        self.events: list[RegisterEvent] = []
+        self.batch = batch_of((), types)
 
     def read(self) -> Steps[None]:
         """Read all events; raises ContractError, without the details from the head."""
@@ -167,7 +172,7 @@ class _Reader:
             del error  # else it and this frame would hold each other, and the message
 
     def _check_count(self) -> None:
-        if len(self.events) > core_limits.MAX_SESSION_EVENTS:
+        if len(self.batch) > core_limits.MAX_SESSION_EVENTS:
             raise ContractError(
                 f"at most {core_limits.MAX_SESSION_EVENTS} events are allowed",
                 pointer="/register_events",
@@ -193,8 +198,8 @@ class _Reader:
                     events = _decode_events(b"[%b]" % part[:-1])
                 except (msgspec.DecodeError, RecursionError):
                     continue
-                codec.check_payloads(events, len(self.events))
-                self.events += events
+                codec.check_payloads(events, len(self.batch))
+                append(self.batch, events)
                 self._pos = cut
                 self._guess_bytes = min(2 * self._guess_bytes, limits.STEP_BYTES)
                 return True
@@ -203,7 +208,7 @@ class _Reader:
 
     def _read_one(self) -> Steps[None]:
         begin = self._pos
-        index = len(self.events)
+        index = len(self.batch)
         pointer = f"/register_events/{index}"
         self._pos = yield from _end_of_value(self._message, begin, pointer)
         # the event may be the whole message
@@ -215,7 +220,7 @@ class _Reader:
         del event
         yield
         yield from codec.check_payload_in_steps(decoded, index)
-        self.events.append(decoded)
+        append(self.batch, [decoded])
 
 
 def _last_bracket(message: bytes) -> int:

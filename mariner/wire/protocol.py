@@ -28,7 +28,7 @@ import msgspec
 from eventer_bridge import limits as core_limits
 from eventer_bridge.net import framing
 from eventer_bridge.net import limits as net_limits
-from eventer_bridge.packed import Batch, TypeTable, batch_in_steps
+from eventer_bridge.packed import Batch, TypeTable
 from eventer_bridge.slices import Steps
 from mariner import limits
 from mariner.errors import ContractError, LocalProtocolError, RemoteProtocolError
@@ -236,10 +236,11 @@ class MarinerProtocol:
     def decode_large(self, large: LargeMessage) -> Steps[wire.Message | Batch | RefusedRegister]:
         """Decode a message in steps; raises as :meth:`next_message`."""
         try:
-            if len(large.data) > limits.LARGE_FRAME_BYTES:
-                message = yield from decode_large(large.data)
+            message: wire.Message | Batch
+            if self.types is not None and len(large.data) > limits.LARGE_FRAME_BYTES:
+                message = yield from decode_large(large.data, self.types)
             else:
-                message = codec.decode(large.data)
+                message = codec.read(large.data, self.types)
             if type(message) not in self._peer_may_send:
                 raise RemoteProtocolError(self._not_allowed(self._peer_role, type(message)))
         except ContractError as e:
@@ -247,11 +248,7 @@ class MarinerProtocol:
         except RemoteProtocolError:
             self._set_state(State.CLOSED)
             raise
-        if type(message) is not wire.RegisterReq or self.types is None:
-            return message
-        keys = message.request_key, message.after_key
-        events, register_id = message.register_events, message.register_id
-        return (yield from batch_in_steps(events, self.types, register_id, *keys))
+        return message
 
     def _refused(self, error: ContractError) -> RefusedRegister:
         """The refusal of an invalid message; raises its error if it cannot be answered."""

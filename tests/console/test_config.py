@@ -39,7 +39,7 @@ def test_the_console_of_make_is_right(monkeypatch: pytest.MonkeyPatch, tmp_path:
     [user] = config.load(copy).users
     [known] = config.passwords(user, "password")
     assert known.hash.salt is not None
-    assert tokens.ext_scrypt("development", known.hash.salt) == known.hash.digest
+    assert tokens.scrypt("development", known.hash.salt) == known.hash.digest
 
 
 @pytest.mark.parametrize(

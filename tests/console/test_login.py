@@ -136,7 +136,7 @@ async def test_without_chosen_passwords_nothing_costly_is_computed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made = Logins([User("random", tokens.sha256_text(RANDOM))])
-    monkeypatch.delattr(tokens, "ext_scrypt")
+    monkeypatch.delattr(tokens, "scrypt")
     for name in ("random", "nobody"):
         assert await made.log_in(await slot(), name, "wrong") is None
     await made.async_close()

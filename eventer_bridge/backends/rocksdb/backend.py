@@ -27,16 +27,8 @@ from eventer_bridge.backends.rocksdb.commit import Group
 from eventer_bridge.backends.rocksdb.group_commit import CommitObserver, GroupCommit
 from eventer_bridge.backends.rocksdb.opening import Opened, ext_open, ext_open_temporary
 from eventer_bridge.backends.visible_query import VisibleQuery
-from eventer_bridge.errors import (
-    OutcomeUnknownError,
-    StorageError,
-)
-from eventer_bridge.model import (
-    EventId,
-    QueryResult,
-    QueryServerParams,
-    Timestamp,
-)
+from eventer_bridge.errors import OutcomeUnknownError, StorageError
+from eventer_bridge.model import EventId, QueryResult, QueryServerParams, Timestamp
 
 mlog = logging.getLogger(__name__)
 
@@ -57,7 +49,7 @@ async def create(
     Args:
         path: its directory.
         on_commit: see :class:`CommitObserver`.
-        retention: how long events are kept (see ``backends.retention``).
+        retention: how long events are kept.
         clock: measures their age; None: the time that passed with this store.
         key_retention: how long request keys are kept; None: the defaults.
         accept_loss_of: continue without lost acknowledged events of this server (``restoring``).
@@ -74,7 +66,7 @@ async def create(
     keys_kept, clock = key_retention or KeyRetention(), clock or opened.clock
     backend = RocksDbBackend(opened, on_commit, retention, clock, keys_kept)
     try:
-        backend._control = await control.listen(opened.store)
+        backend.control = await control.listen(opened.store)
     except BaseException:
         await aio.uncancellable(backend.async_close())
         raise
@@ -87,12 +79,7 @@ async def create_temporary(
     *,
     key_retention: KeyRetention | None = None,
 ) -> "RocksDbBackend":
-    """Create a store that only lasts as long as it is open: for events that may be lost.
-
-    It is in a temporary directory, and nothing is synced.
-
-    Args, Raises: as :func:`create`.
-    """
+    """As :func:`create`, of a store in a temporary directory, of which nothing is synced."""
     opened = await asyncio.to_thread(ext_open_temporary)
     keys_kept = key_retention or KeyRetention()
     return RocksDbBackend(opened, None, retention, clock or opened.clock, keys_kept)
@@ -110,19 +97,16 @@ class RocksDbBackend(GroupCommit):
         key_retention: KeyRetention,
     ) -> None:
         super().__init__(opened, on_commit, rules, clock, key_retention)
-        self._history_id = self._store.history_id() or ""
-        self._is_whole = markers.is_whole(self._store.path, self._history_id)
+        self.history_id = self._store.history_id() or ""
+        self.is_whole = markers.is_whole(self._store.path, self.history_id)
         self._stats = StoreStats(0, 0, 0)
-        self._control: control.StoreControl | None = None
+        self.control: control.StoreControl | None = None  # None: the file system has no sockets
         self._looking: asyncio.Future[None] | None = None  # until the disk was looked at
         self._free_bytes: int | StorageError = 0
-        self._async_group.spawn(aio.call_on_cancel, self._stop)
+        self.async_group.spawn(aio.call_on_cancel, self._stop)
 
     def stats(self) -> StoreStats:
-        """See :class:`Backend`; takes well below a millisecond.
-
-        While the store cannot be read, it is what it was before.
-        """
+        """See :class:`Backend`; takes well below 1 ms. The last one while it cannot be read."""
         self._check_open()
         store = self._store
         with contextlib.suppress(StorageError), store.in_use():
@@ -136,8 +120,8 @@ class RocksDbBackend(GroupCommit):
 
     @override
     async def check(self, min_free_bytes: int | None = None) -> None:
-        if self._failure is not None:
-            raise StorageError(self._failure)
+        if self.failure is not None:
+            raise StorageError(self.failure)
         path = self._store.path
         is_retention_alive = self._retention is None or self._retention.is_alive
         if not (self._thread.is_alive and is_retention_alive and self._queries.readers.is_whole):
@@ -175,21 +159,11 @@ class RocksDbBackend(GroupCommit):
     def high_water_mark(self, server_id: int) -> HighWaterMark:
         return self._read(self._store.mark, server_id)
 
-    @property
-    @override
-    def history_id(self) -> str:
-        return self._history_id
-
-    @property
-    @override
-    def is_whole(self) -> bool:
-        return self._is_whole
-
     @override
     async def note_whole(self) -> None:
-        if not self._is_whole:
-            await asyncio.to_thread(markers.ext_note_whole, self._store.path, self._history_id)
-            self._is_whole = True
+        if not self.is_whole:
+            await asyncio.to_thread(markers.ext_note_whole, self._store.path, self.history_id)
+            self.is_whole = True
 
     @override
     async def begin_history(self, server_id: int) -> None:
@@ -199,7 +173,7 @@ class RocksDbBackend(GroupCommit):
         with self._store.in_use():
             restored = restoring.stage_history(self._store, group.commit, [server_id])
         await asyncio.shield(group.future)
-        self._history_id, self._is_whole = restored.history_id, False
+        self.history_id, self.is_whole = restored.history_id, False
 
     @override
     def last_session(self, server_id: int) -> HighWaterMark:
@@ -212,13 +186,13 @@ class RocksDbBackend(GroupCommit):
         params = query.params
         if self._groups and not (isinstance(params, QueryServerParams) and params.persisted):
             await self._settled()
-        if not self._async_group.is_open:
+        if not self.async_group.is_open:
             raise self._closed()
         return await self._queries.run(query, client, holding)
 
     @override
     def answer_at_once(self, query: VisibleQuery) -> QueryResult | None:
-        if self._groups or not self._async_group.is_open:
+        if self._groups or not self.async_group.is_open:
             return None
         return self._queries.at_once(query)
 
@@ -239,11 +213,6 @@ class RocksDbBackend(GroupCommit):
     def may_be_deleted(self, event_id: EventId) -> bool:
         deleted = self._read(self._store.deleted_position, keys.encode_int(event_id.server))
         return deleted[: keys.INT_BYTES] >= keys.encode_int(event_id.session)
-
-    @property
-    def control(self) -> control.StoreControl | None:
-        """Answers requests of operators; None: the file system has no sockets."""
-        return self._control
 
     @property
     @override
@@ -268,8 +237,8 @@ class RocksDbBackend(GroupCommit):
     async def _stop(self) -> None:
         with contextlib.suppress(StorageError, OutcomeUnknownError):  # the waiting callers get it
             await self.flush()
-        if self._control is not None:
-            await self._control.async_close()
+        if self.control is not None:
+            await self.control.async_close()
         self._store.is_closing = True
         self._thread.stop(self._ext_end)
         await self._stopped

@@ -28,8 +28,7 @@ class Commit:
     Attributes:
         n_events: number of its events; given where they are staged in steps.
         batch: the rows, or the last part of them.
-        rows: rows in ``event``, which the batch gets, sorted, when it is written; None: there are
-            none.
+        rows: rows in ``event``, which the batch gets, sorted, when it is written, if there are any.
         entries: of the block of a batch that is staged in parts, so far.
         sources: keys of the rows in ``source`` of those that have one.
         n_bytes: size of all rows of events so far.
@@ -37,7 +36,6 @@ class Commit:
         is_written: whether the last part was handed to the database, too: it may be on the
             disk then, even if that failed.
         latest: the greatest row of each type, from when they are put in the batch.
-        sessions: keys of their sessions.
         tally: events and bytes of those retention rules that are counted.
         is_closed: whether no more events may join it.
     """
@@ -83,13 +81,10 @@ class Commit:
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Group:
-    """One commit, and the future of all who wait for it.
+    """One commit, and the future of all who wait for it, done when it is durable.
 
-    Attributes:
-        commit: the commit.
-        future: done when it is durable.
-        is_large: whether it is of a large session, which nobody joins.
-        is_open: whether more is to come, so that it cannot be written.
+    ``is_large``: it is of a large session, which nobody joins. ``is_open``: more is to come, so
+    that it cannot be written.
     """
 
     commit: Commit

@@ -40,17 +40,7 @@ N_STAGED: Final = 5
 
 
 def check(path: Path, db: Rdict, names: Iterable[str]) -> None:
-    """Refuse a database that is not an event store, or cannot be used.
-
-    Args:
-        path: path of the store.
-        db: the database, which may be open for reading only.
-        names: names of its column families.
-
-    Raises:
-        StoreFormatError: its format is not supported.
-        StoreDamagedError: it is damaged, or not an event store.
-    """
+    """Refuse a database (open for reading, maybe) that is no event store, or cannot be used."""
     if is_known_format(path, db, names):
         read_types(path, db.get_column_family("type"))
         read_spent(path, db)
@@ -140,13 +130,7 @@ _ROWS_AT_A_TIME: Final = 4_096
 
 
 def note(session_key: bytes, first_new: TypeId, type_ids: Iterable[TypeId]) -> bytes:
-    """The note of a session.
-
-    Args:
-        session_key: its key.
-        first_new: types from this one on are stored with it.
-        type_ids: types of its events, each once.
-    """
+    """The note of a session: its key, the first type that is stored with it, its types."""
     return b"".join((session_key, first_new, *type_ids))
 
 

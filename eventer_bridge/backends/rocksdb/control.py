@@ -45,14 +45,9 @@ def ext_checkpoint(
 ) -> None:
     """Create a checkpoint: an ordinary store with everything written before the call.
 
-    Args:
-        store: the open store.
-        target: absolute path that does not exist, in a directory that does.
-        is_stopped: called at intervals; true cancels.
-
-    Raises:
-        StorageError: it failed; no files are left.
-        ClosedError: it was cancelled.
+    ``target`` is an absolute path that does not exist, in a directory that does. ``is_stopped`` is
+    called at intervals; true cancels: ``ClosedError``. ``StorageError``: it failed; no files are
+    left.
     """
     if not target.is_absolute():
         raise StorageError(f"{target}: expected an absolute path")
@@ -87,20 +82,13 @@ def ext_remove_scratch(store_path: Path) -> None:
 def checkpoint(store_path: Path, target: Path) -> None:
     """Create a checkpoint of a store, whether a process has it open or not; blocks.
 
-    A process that has it open creates it, with the rights of its user.
-
-    Args:
-        store_path: directory of the store.
-        target: path that does not exist, in a directory that does.
-
-    Raises:
-        StoreLockedError: a process has it open that takes no requests.
-        StorageError: it failed; no files are left.
+    A process that has it open creates it, with the rights of its user; ``StoreLockedError``: it
+    takes no requests. ``StorageError``: it failed; no files are left.
     """
     database.check_exists(store_path)
     target = target.absolute()
     if is_served(store_path):
-        _request_checkpoint(store_path, target)
+        _request(store_path, "checkpoint", str(target), limits.CHECKPOINT_TIMEOUT_S)
         if not target.is_dir():
             raise StorageError(
                 f"{target}: was made, but cannot be seen from here: the process that has the"
@@ -124,11 +112,7 @@ def tell_backed_up(store_path: Path, where: str) -> None:
 
 @contextlib.contextmanager
 def open_read_only(store_path: Path) -> Iterator[Store]:
-    """Open a store for reading only, or a checkpoint of it if a process has it open; blocks.
-
-    Raises:
-        StorageError: it is no store, or cannot be opened.
-    """
+    """Open a store for reading only, or a checkpoint of it if a process has it open; blocks."""
     database.check_exists(store_path)
     if not is_served(store_path):
         with _open_for_reading(store_path) as store:
@@ -137,7 +121,7 @@ def open_read_only(store_path: Path) -> Iterator[Store]:
             raise StorageError(f"{store_path}: was opened by a process meanwhile: try again")
         return
     path = scratch_path(store_path)
-    _request_checkpoint(store_path, path)
+    _request(store_path, "checkpoint", str(path), limits.CHECKPOINT_TIMEOUT_S)
     try:
         with _open_for_reading(path) as store:
             yield store
@@ -165,10 +149,6 @@ def is_served(store_path: Path) -> bool:
         return client.is_served(store_path / SOCKET)
     except ControlError as e:
         raise StorageError(str(e)) from e
-
-
-def _request_checkpoint(store_path: Path, target: Path) -> None:
-    _request(store_path, "checkpoint", str(target), limits.CHECKPOINT_TIMEOUT_S)
 
 
 def _request(store_path: Path, name: str, argument: str, timeout_s: float) -> None:

@@ -63,16 +63,10 @@ _CREATION = ("IDENTITY", "LOCK", "LOG", "MANIFEST-", "OPTIONS-", "rocksdict-", "
 
 
 def lock_directory(path: Path) -> int:
-    """Create the directory of a store if there is none, and lock it.
+    """Create the directory of a store if there is none, and lock it; closing the result unlocks it.
 
-    RocksDB locks it as well, but only at opening; the checks come before that.
-
-    Returns:
-        A file descriptor; closing it unlocks the directory.
-
-    Raises:
-        StoreLockedError: it is locked already.
-        StorageError: it cannot be used.
+    RocksDB locks it as well, but only at opening; the checks come before that. Raises
+    ``StoreLockedError`` (it is locked already) or ``StorageError`` (it cannot be used).
     """
     try:
         if not (path / "CURRENT").exists():
@@ -111,10 +105,7 @@ def _make_private(path: Path) -> None:
 def open_database(path: Path, *, create: bool = True, is_volatile: bool = False) -> Rdict:
     """Open the database of a locked directory; all checks come before the first change.
 
-    Args:
-        path: path of the store.
-        create: create a new one if there is none.
-        is_volatile: it is soon removed (``Database``).
+    ``create``: a new one if there is none; ``is_volatile``: it is soon removed (``Database``).
 
     Raises:
         StoreLockedError: another program has it open.
@@ -201,8 +192,7 @@ def _close_quietly(db: Rdict) -> None:
 def check(path: Path) -> TornWrite | None:
     """Refuse a store that cannot be opened, without changing anything; as :func:`open_database`.
 
-    Returns:
-        A torn write at the end of its log, which was not acknowledged.
+    Returns a torn write at the end of its log, which was not acknowledged.
     """
     db, names, torn = _open_unchanged(path)
     with _Reading(path, db):

@@ -61,11 +61,7 @@ def make_private(path: Path) -> int:
 def new_directory(path: Path) -> Iterator[Path]:
     """Create a directory that appears at ``path`` when the block is done, or not if it fails.
 
-    Yields:
-        A path beside it that does not exist yet, to create and fill.
-
-    Raises:
-        StorageError: the path exists, or cannot be created.
+    Yields a path beside it that does not exist yet, to create and fill.
     """
     path = path.absolute()
     with os_errors(path):
@@ -136,12 +132,9 @@ def refuse_existing(path: Path, *, may_be_empty: bool) -> None:
 
 
 def move(source: Path, target: Path, is_stopped: Callable[[], bool]) -> None:
-    """Move a directory of files, to another file system too.
+    """Move a directory of files to a path that does not exist, on another file system too.
 
-    Args:
-        source: the directory.
-        target: a path that does not exist, in a directory that does.
-        is_stopped: called before each file is copied; true cancels, by ``ClosedError``.
+    ``is_stopped`` is called before each file is copied; true cancels, by ``ClosedError``.
     """
     try:
         source.rename(target)

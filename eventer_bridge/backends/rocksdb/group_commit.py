@@ -30,7 +30,7 @@ from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import NamedTuple
 
-from hat import aio, util
+from hat import util
 
 from eventer_bridge import limits
 from eventer_bridge.backends.base import Backend, CheckedCb, HeldCb, ReadTypeCb, failed
@@ -63,13 +63,7 @@ mlog = logging.getLogger(__name__)
 
 
 class CommitObserver(NamedTuple):
-    """Called on the loop after each commit.
-
-    Attributes:
-        events: with the number of events in it.
-        seconds: with the seconds until it was durable.
-        sync_seconds: with the seconds that its last sync took, which are a part of that.
-    """
+    """Called after each commit: with its events, the seconds until it was durable, and of sync."""
 
     events: Callable[[float], None]
     seconds: Callable[[float], None]
@@ -77,15 +71,7 @@ class CommitObserver(NamedTuple):
 
 
 class GroupCommit(Backend):
-    """See the module; :class:`~eventer_bridge.backends.rocksdb.backend.RocksDbBackend` reads, too.
-
-    Args:
-        opened: the store.
-        on_commit: see :class:`CommitObserver`.
-        rules: how long events are kept.
-        clock: measures their age.
-        key_retention: how long request keys are kept.
-    """
+    """See the module, and ``backend.create``; ``RocksDbBackend`` reads, too."""
 
     def __init__(
         self,
@@ -113,23 +99,11 @@ class GroupCommit(Backend):
         self._ending = WorkQueue()
         self._started_s = 0.0
         self._sync_s = 0.0  # set by the storage thread before it tells of a sync
-        self._failure: str | None = None
         self._failure_cbs = util.CallbackRegistry()
         self._stopped: asyncio.Future[None] = self._loop.create_future()
         self._thread = StorageThread(self._on_thread_ended)
         self._retention = self._start_retention()
         self._uncounted: Group | None = None  # the last one that a new retention does not count
-        self._async_group = aio.Group()
-
-    @property
-    def async_group(self) -> aio.Group:
-        """Group of the backend's tasks."""
-        return self._async_group
-
-    @property
-    def failure(self) -> str | None:
-        """See :class:`Backend`."""
-        return self._failure
 
     def register_failure_cb(self, cb: Callable[[], None]) -> util.RegisterCallbackHandle:
         """See :class:`Backend`."""
@@ -157,17 +131,13 @@ class GroupCommit(Backend):
         """See :class:`Backend`."""
         self._clock.note(newest)
         idle_s = time.perf_counter() - self._clock_kept_s
-        is_able = self._failure is None and self.is_open
+        is_able = self.failure is None and self.is_open
         if is_able and not self._groups and idle_s >= limits.IDLE_COURSE_PERIOD_S:
             self._gather(0)
 
     def moment_before(self, seconds: float) -> Timestamp | None:
         """See :class:`Backend`."""
         return self._clock.before(seconds)
-
-    def _keep_clock(self, commit: Commit) -> None:
-        self._clock_kept_s = time.perf_counter()
-        self._store.stage_clock(commit, self._clock.encode())
 
     def reader_rows(self, prefix: bytes) -> dict[bytes, bytes]:
         """See :class:`Backend`. A short read on the loop's thread."""
@@ -235,7 +205,7 @@ class GroupCommit(Backend):
         new_types: list[tuple[TypeId, bytes]] = []
         n_events = sum(map(len, batches))
         try:
-            if self._failure is not None or not self._async_group.is_open:
+            if self.failure is not None or not self.async_group.is_open:
                 self._check_writable()
             if found := unready(batches):
                 n_asked = n_events if n_asked is None else n_asked
@@ -338,8 +308,8 @@ class GroupCommit(Backend):
 
     async def flush(self) -> None:
         """See :class:`Backend`."""
-        if self._failure is not None:
-            raise StorageError(self._failure)
+        if self.failure is not None:
+            raise StorageError(self.failure)
         if self._groups:
             # shared with others: who gives up waiting must not cancel it for them
             await asyncio.shield(self._groups[-1].future)
@@ -347,7 +317,7 @@ class GroupCommit(Backend):
             await asyncio.sleep(0)  # callbacks of the last commit may still be due
 
     def _check_open(self) -> None:
-        if not self._async_group.is_open:
+        if not self.async_group.is_open:
             raise self._closed()
 
     def _closed(self) -> ClosedError:
@@ -355,8 +325,8 @@ class GroupCommit(Backend):
 
     def _check_writable(self) -> None:
         self._check_open()
-        if self._failure is not None:
-            raise StorageError(self._failure)
+        if self.failure is not None:
+            raise StorageError(self.failure)
 
     def _gather(self, n_events: int) -> Group:
         """The group that so many events are to join."""
@@ -377,16 +347,12 @@ class GroupCommit(Backend):
         return group
 
     async def retain(self, rules: Sequence[RetentionRule]) -> None:
-        """Go on with other retention rules; counts the stored events anew, in the background.
-
-        Args:
-            rules: how long events are kept (see ``backends.retention``).
-        """
+        """Go on with other retention rules; counts the stored events anew, in the background."""
         self._rules = rules
         before = self._retention
         if before is not None:
             await asyncio.to_thread(before.ext_close)
-        if self._retention is not before or not self.is_open or self._failure is not None:
+        if self._retention is not before or not self.is_open or self.failure is not None:
             return  # the store was opened again, or will be
         if not self._groups:
             self._retention = self._start_retention()
@@ -401,14 +367,8 @@ class GroupCommit(Backend):
         if not self._rules:
             self._store.counted = {}
             return None
-        return Retention(
-            self._store,
-            self._types,
-            self._rules,
-            self._clock,
-            self._ext_delete,
-            held_since=self._ext_held_since,
-        )
+        opened = self._store, self._types, self._rules, self._clock
+        return Retention(*opened, self._ext_delete, held_since=self._ext_held_since)
 
     def _ext_held_since(self) -> Timestamp | None:
         return self._held_since()
@@ -455,7 +415,8 @@ class GroupCommit(Backend):
         self._started_s = time.perf_counter()
         commit = self._groups[0].commit
         if self._started_s - self._clock_kept_s >= limits.COURSE_PERIOD_S:
-            self._keep_clock(commit)
+            self._clock_kept_s = self._started_s
+            commit.batch.put(keys.CLOCK_KEY, self._clock.encode())
         self._write(commit)
 
     def _commit_grown(self, n_events: int, end_s: float) -> None:
@@ -463,11 +424,7 @@ class GroupCommit(Backend):
 
         Those who sent much take turns in several iterations of the loop. A commit for each of
         them would cost more than what they sent. A client that waits for each answer sends no
-        more: a single event is committed at once.
-
-        Args:
-            n_events: what it had in the iteration before; 1 at first.
-            end_s: by ``time.perf_counter()``.
+        more: a single event is committed at once. It had ``n_events`` in the iteration before.
         """
         is_alone = len(self._groups) == 1 and not self._is_committing
         if is_alone and time.perf_counter() < end_s:
@@ -587,9 +544,9 @@ class GroupCommit(Backend):
             self._decided = None
 
     def _set_failure(self, failure: str | None) -> None:
-        if failure == self._failure:
+        if failure == self.failure:
             return
-        self._failure = failure
+        self.failure = failure
         if failure is None:
             mlog.info("event store can be written again", extra={"path": str(self._store.path)})
         else:

@@ -28,19 +28,8 @@ class _Found(NamedTuple):
 def scan_by_source(snapshot: Snapshot, type_id: TypeId, span: KeyRange) -> list[Iterator[bytes]]:
     """Keys of a type by source timestamp (``keys.by_source``), from each place that has some.
 
-    Others may move the iterators between two keys.
-
-    Args:
-        snapshot: what is read from.
-        type_id: the type.
-        span: a part of the order, without type.
-
-    Returns:
-        Iterators, each in the order of the span.
-
-    Raises:
-        StorageError: they could not be read.
-        ClosedError: the store is about to close.
+    Iterators, each in the order of the span, which is without type. Others may move them between
+    two keys. Raises as ``Snapshot.event_rows``.
     """
     start, stop, descending = span
     of_type = KeyRange(type_id + start, type_id + stop, descending)
@@ -58,10 +47,7 @@ def find_contiguous(
 ) -> tuple[bytes, bytes] | None:
     """Where all events of a type by source timestamp are in order, among others that are not.
 
-    Args: as for :func:`scan_by_source`, which raises the same.
-
-    Returns:
-        A part of ``event``: a key, and one before which it ends; None: some are in ``source``.
+    A part of ``event``: a key, and one before which it ends; None: some are in ``source``.
     """
     whole = KeyRange(type_id + span.start, type_id + span.stop)
     if _is_any(snapshot, whole):
@@ -83,12 +69,7 @@ def _is_any(snapshot: Snapshot, span: KeyRange) -> bool:
 
 
 class _InOrder:
-    """Events of a type that are in order.
-
-    Args:
-        snapshot: what is read from.
-        type_id: the type.
-    """
+    """Events of a type that are in order."""
 
     def __init__(self, snapshot: Snapshot, type_id: TypeId) -> None:
         self._snapshot = snapshot

@@ -28,15 +28,9 @@ class StoreInfo(msgspec.Struct, frozen=True):
     """See the module; printed by ``mariner store info --json``.
 
     Attributes:
-        format: version of the layout.
-        history: name of the history (``history``), None if the store has none yet.
-        events: stored events, an estimate (``verify`` counts them).
-        event_types: known event types, exactly.
+        events: an estimate (``verify`` counts them).
         spent: cost of the types that each client registered first (``type_budget``).
-        first_timestamp, last_timestamp: of all events, None: there are none.
-        servers: servers with events, by id.
         index_bytes: bytes of sorted files by column family, without rows that are only in the log.
-        disk_bytes: disk space of all files of the store.
     """
 
     format: int

@@ -38,7 +38,7 @@ payload: raw JSON, or the size of ``data_type`` (4), ``data_type`` in UTF-8, the
 """
 
 import bisect
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from operator import attrgetter
 from struct import Struct
 from typing import Final, NamedTuple, TypeAlias
@@ -165,17 +165,6 @@ def encode_int(value: int) -> bytes:
     return _INT.pack(value + SIGN_BIT)
 
 
-class _Ints(dict[int, bytes]):
-    """Integers by :func:`encode_int`."""
-
-    def __missing__(self, value: int) -> bytes:
-        return encode_int(value)
-
-
-INSTANCES: Final = _Ints({i: encode_int(i) for i in range(128)})
-"""Instances of events, encoded: most of them are small."""
-
-
 def decode_int(data: bytes) -> int:
     """The opposite of :func:`encode_int`."""
     number: int = _INT.unpack(data)[0]
@@ -214,18 +203,6 @@ def session_key(timestamp: Timestamp, server: int, session: int) -> bytes:
     return _SESSION.pack(
         timestamp.s + SIGN_BIT, timestamp.us, server + SIGN_BIT, session + SIGN_BIT
     )
-
-
-def encode_sessions(sessions: Sequence[Sequence[Event]]) -> tuple[bytes, list[bytes]]:
-    """Sessions of one server and one timestamp, from their events.
-
-    Returns:
-        What their keys begin with (timestamp and server), and the rest of each (session).
-    """
-    first, pack = sessions[0][0], _INT.pack
-    time, server = first.timestamp, first.id.server
-    origin = _TIMESTAMP.pack(time.s + SIGN_BIT, time.us) + pack(server + SIGN_BIT)
-    return origin, [pack(events[0].id.session + SIGN_BIT) for events in sessions]
 
 
 def source_of(value: bytes) -> bytes:
@@ -284,12 +261,7 @@ def encode_sources(events: Iterable[Event]) -> list[bytes]:
 
 
 def encode_values(events: Iterable[Event], sources: Iterable[bytes]) -> list[bytes]:
-    """Values of events that are not in ``source``.
-
-    Args:
-        events: the events.
-        sources: source timestamps, by :func:`encode_sources`.
-    """
+    """Values of events that are not in ``source``; ``sources`` by :func:`encode_sources`."""
     return [
         (_JSON_SOURCED + source if source else _JSON_ONLY) + payload.data
         if isinstance(payload := event.payload, JsonPayload)
@@ -322,15 +294,7 @@ def decode_event(key: bytes, value: bytes, names: Mapping[TypeId, EventType]) ->
 def decode_events(
     rows: Iterable[tuple[bytes, bytes]], names: Mapping[TypeId, EventType]
 ) -> list[Event]:
-    """Events, from their keys in ``event`` and their values.
-
-    Args:
-        rows: keys, with values by :func:`encode_values`.
-        names: types by id.
-
-    Raises:
-        KeyError: there is no such type.
-    """
+    """Events, from their keys in ``event`` and values; ``KeyError``: there is no such type."""
     events: list[Event] = []
     add, unpack_key, unpack_timestamp = events.append, _EVENT.unpack, _TIMESTAMP.unpack_from
     raw = msgspec.Raw
@@ -362,11 +326,7 @@ def decode_events(
 
 
 def check_value(value: bytes) -> None:
-    """Refuse a value that :func:`encode_values` cannot have returned.
-
-    Raises:
-        ValueError: the value is damaged; the text says why.
-    """
+    """Raise ``ValueError`` for a value that :func:`encode_values` cannot have returned."""
     kind = value[0] & ~(SOURCE_FLAG | INDEXED_FLAG) if value else -1
     begin = VALUE_HEAD_BYTES
     if value and value[0] & INDEXED_FLAG and not value[0] & SOURCE_FLAG:
@@ -417,9 +377,8 @@ ENTRY_BYTES: Final = LOCAL_ID_BYTES + TYPE_BYTES
 class SessionBlock(NamedTuple):
     """A row of ``session``.
 
-    Attributes:
-        key: timestamp, server, and the session that was the first of them.
-        entries: session, instance and type of each event; empty where the row is missing.
+    ``key`` is timestamp, server, and the session that was the first of them; ``entries`` session,
+    instance and type of each event, empty where the row is missing.
     """
 
     key: bytes
@@ -464,11 +423,7 @@ class SessionBlock(NamedTuple):
         return self._entry(session).startswith(session)
 
     def find(self, local_id: bytes) -> TypeId | None:
-        """Type of one of its events.
-
-        Args:
-            local_id: session and instance of the event, encoded.
-        """
+        """Type of one of its events, by session and instance, encoded."""
         entry = self._entry(local_id)
         return entry[LOCAL_ID_BYTES:] if entry.startswith(local_id) else None
 
@@ -491,11 +446,7 @@ class SessionBlock(NamedTuple):
         return begins[first : bisect.bisect_left(begins, stop, first, key=position)]
 
     def without(self, local_ids: Collection[bytes]) -> "SessionBlock":
-        """The block without some of its events.
-
-        Args:
-            local_ids: session and instance of each, encoded.
-        """
+        """The block without some of its events, by session and instance of each, encoded."""
         entries = self.entries
         if self.n_events == len(local_ids):
             return SessionBlock(self.key, b"")

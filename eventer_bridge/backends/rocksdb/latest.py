@@ -27,13 +27,8 @@ class LatestCache:
     """See the module.
 
     A written row is the latest of its type only if no greater one was written before: events of
-        another
-    server may be older. So a type enters only with a row behind everything that the store has and
-    the cache has not.
-
-    Args:
-        stored: the greatest position (see ``keys``) in the store; empty if the store is.
-        rows: the latest rows of some types.
+    another server may be older. So a type enters only with a row behind everything that the store
+    has and the cache has not: ``stored`` is the greatest position in the store, or empty.
     """
 
     def __init__(self, stored: bytes, rows: Iterable[tuple[TypeId, Row]] = ()) -> None:

@@ -57,18 +57,14 @@ class _Use(AbstractContextManager[tuple[Rdict, dict[str, Rdict]]]):
 
 
 class Database:
-    """See the module. Any thread.
+    """See the module. Any thread; raises as ``database.open_database``.
 
     Args:
         path: directory; created where there is none.
         read_only: look at a database that no process has open; nothing is created or changed.
         is_volatile: it is removed when it is closed, so nothing is synced.
 
-    Raises:
-        StorageError: one of its branches, see ``database.open_database``.
-
     Attributes:
-        path, is_volatile: as given.
         is_closing: set by the owner, so that long reads end.
         undecided: keys of the sessions that are written, but not known to be durable yet: those of
             the commit in progress, or of a failed one, until the owner decides. They are hidden
@@ -112,17 +108,12 @@ class Database:
     def in_use(self) -> AbstractContextManager[tuple[Rdict, dict[str, Rdict]]]:
         """Use the database, and its column families by name: it stays open meanwhile.
 
-        Raises:
-            StorageError: when entered: it is being opened again, or could not be.
+        Entering raises ``StorageError`` if it is being opened again, or could not be.
         """
         return _Use(self)
 
     def check_usable(self) -> None:
-        """End a long use of the database, if it is about to close or to be opened again.
-
-        Raises:
-            ClosedError, StorageError: it is.
-        """
+        """Raise ``ClosedError`` or ``StorageError`` if it is about to close or be opened again."""
         if self.is_closing:
             raise ClosedError(f"{self.path}: the event store is closed")
         if self._unusable is not None:
@@ -164,8 +155,7 @@ class Database:
     def ext_close(self) -> None:
         """Close, with nothing in progress; afterwards others can open the directory.
 
-        Raises:
-            StorageError: buffered rows could not be written; they are in the log.
+        Raises ``StorageError`` if buffered rows could not be written; they are in the log.
         """
         try:
             if self._mark is not None:
@@ -218,11 +208,7 @@ _NAME: Final = "PROBE.dbtmp"
 
 
 def check_writable(path: Path) -> None:
-    """Check that the store exists, and that there is space for what opening it writes.
-
-    Raises:
-        StorageError: it does not, or there is none; the text says why.
-    """
+    """Raise ``StorageError`` without the store, or space for what opening it writes."""
     n_bytes = limits.REOPEN_MARGIN_BYTES
     try:
         if not (path / "CURRENT").exists():  # an unmounted file system, for example

@@ -69,12 +69,9 @@ class _Records(NamedTuple):
 
 
 class TornWrite(NamedTuple):
-    """An incomplete write at the end of a log.
+    """An incomplete write at the end of a log, from ``end`` to ``size`` (the rest is zero).
 
-    Attributes:
-        end: offset of the end of the last complete record.
-        size: offset of the end of what was written, as far as it is not zero.
-        sequence: sequence number of the last complete operation.
+    ``sequence`` is that of the last complete operation.
     """
 
     log: Path
@@ -101,12 +98,7 @@ def log_number(log: Path) -> int:
 
 
 def check_log(path: Path) -> CheckedLog:
-    """Check the log of a store that no process has open.
-
-    Raises:
-        StoreLossError: the log is damaged.
-        OSError: it cannot be read.
-    """
+    """Check the log of a store that no process has open; ``StoreLossError``: it is damaged."""
     logs = [i for i in list_logs(path) if i.stat().st_size]
     following: int | None = None
     ends: dict[int, int] = {}

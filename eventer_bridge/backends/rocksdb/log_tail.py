@@ -75,19 +75,11 @@ class Log(NamedTuple):
 
 
 def check_logs(path: Path, ends: Mapping[int, int]) -> list[Log]:
-    """Compare the logs with the mark, if there is one.
+    """Compare the logs with the mark, if there is one, and with the ends of non-empty ones.
 
-    Args:
-        path: directory of a store that no process has open.
-        ends: end of each non-empty log, by its number.
-
-    Returns:
-        Those that are missing: damage, if RocksDB still needs them (:func:`check_missing`).
-
-    Raises:
-        StoreLossError: one is not the store's own, or ends too early.
-        StoreDamagedError: the mark cannot be read.
-        OSError: a file cannot be read.
+    Returns those that are missing: damage, if RocksDB still needs them (:func:`check_missing`).
+    ``StoreLossError``: one is not the store's own, or ends too early; ``StoreDamagedError``: the
+    mark cannot be read.
     """
     missing: list[Log] = []
     for log in read(path):
@@ -105,12 +97,9 @@ def check_logs(path: Path, ends: Mapping[int, int]) -> list[Log]:
 
 
 def check_missing(path: Path, missing: list[Log], first_needed: int) -> None:
-    """Refuse a store without a log that it needs, by ``StoreLossError``.
+    """Refuse, by ``StoreLossError``, a store without a log that it needs.
 
-    Args:
-        path: directory of the store.
-        missing: result of :func:`check_logs`.
-        first_needed: number of the first log with rows that are in no sorted file.
+    Rows of ``first_needed`` and later ones are in no sorted file.
     """
     for log in missing:
         if log.number >= first_needed:
@@ -172,13 +161,8 @@ _ZEROS: Final = bytes(limits.LOG_AHEAD_BYTES)
 class LogTail:
     """The log, open for reading and for writing zeros.
 
-    Args:
-        file: the log.
-        end: end of its records, or of any earlier one.
-
-    Attributes:
-        end: end of its records, as of the last :meth:`ext_follow`.
-        ahead: up to where zeros were written; infinite: no more are.
+    ``end`` of its records is as of the last :meth:`ext_follow`; at first, that of any earlier one.
+    ``ahead`` is up to where zeros were written; infinite: no more are.
     """
 
     def __init__(self, file: Path, end: int) -> None:

@@ -48,11 +48,7 @@ def ext_open(path: Path, accept_loss_of: int | None = None) -> Opened:
 
 
 def ext_open_temporary() -> Opened:
-    """Open an empty store in the directory for temporary files; closing it removes it.
-
-    Raises:
-        StorageError: it cannot be created.
-    """
+    """Open an empty store in the directory for temporary files; closing it removes it."""
     with directories.os_errors(Path(tempfile.gettempdir()), "cannot be written"):
         _ext_remove_left_over()
         path = Path(tempfile.mkdtemp(prefix=_TEMPORARY))
@@ -109,9 +105,7 @@ def ext_load(store: Store) -> Opened:
 def ext_call(ext_fn: Callable[..., T], *args: Any) -> T:
     """Call a function; an exception does not keep its iterators, and so the database, alive.
 
-    Raises:
-        EventerBridgeError: as the function.
-        StorageError: the function raised anything else, which is a bug and is logged.
+    What is no ``EventerBridgeError`` is a bug: it is logged, and a ``StorageError``.
     """
     try:
         return ext_fn(*args)

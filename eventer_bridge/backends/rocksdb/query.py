@@ -101,11 +101,8 @@ Family: TypeAlias = Literal["event", "source"]
 class _Part(NamedTuple):
     """A part of the order of events in which an answer is sought.
 
-    Attributes:
-        family: in whose order its events are sought.
-        sought: span of it.
-        shown: the part of the span that is returned. The two differ only for unique types: an event
-            of an earlier page still excludes the later ones of its type.
+    ``family`` is in whose order, ``sought`` the span of it. The ``shown`` part of it is returned:
+    less only for unique types: an event of an earlier page still excludes later ones of its type.
     """
 
     family: Family
@@ -116,9 +113,7 @@ class _Part(NamedTuple):
 class Timeseries:
     """A timeseries query at a moment, of types of interest; its ``event_types`` are not read.
 
-    Raises:
-        StorageError: the store could not be read.
-        ClosedError: the store is about to close.
+    Raises ``StorageError`` (the store could not be read) or ``ClosedError`` (it is about to close).
     """
 
     def __init__(
@@ -175,7 +170,7 @@ class Timeseries:
         """First index keys in a part that are of the answer."""
         accept = _make_filter(self._snapshot, self._params, part.family)
         if self._params.unique_type:
-            accept = FirstOfType(accept, part.shown, done)
+            accept = _first_of_type(accept, part.shown, done)
         return self._search(part, accept, done, limit)
 
     def _parts(self) -> list[_Part]:
@@ -308,62 +303,46 @@ def _make_filter(
     if family == "source" and (params.t_from is not None or params.t_to is not None):
         by_key = _is_within(_time_range(params.t_from, params.t_to))
     conditions = _make_conditions(params, family)
-    return ValueFilter(snapshot, conditions, by_key) if conditions else by_key
+    return value_filter(snapshot, conditions, by_key) if conditions else by_key
 
 
 def _is_within(positions: KeyRange) -> Filter:
     return lambda key: positions.contains(key[-keys.POSITION_BYTES :])
 
 
-class ValueFilter:
+def value_filter(
+    snapshot: Snapshot, conditions: Sequence[Condition], by_key: Filter | None
+) -> Filter:
     """Accepts the keys (of ``event`` or ``source``) whose values satisfy all conditions.
 
     Each value is read once, after another filter accepted its key (None: every key), and not kept.
     """
 
-    def __init__(
-        self,
-        snapshot: Snapshot,
-        conditions: Sequence[Condition],
-        by_key: Filter | None,
-    ) -> None:
-        self._snapshot = snapshot
-        self._conditions = conditions
-        self._by_key = by_key
-
-    def __call__(self, key: bytes) -> bool:
-        """See :data:`Filter`; raises as :class:`Timeseries`."""
-        if self._by_key is not None and not self._by_key(key):
+    def accept(key: bytes) -> bool:
+        if by_key is not None and not by_key(key):
             return False
-        value = self._snapshot.value(keys.event_key(key))
-        self._snapshot.pause()
-        return all(condition(value) for condition in self._conditions)
+        value = snapshot.value(keys.event_key(key))
+        snapshot.pause()
+        return all(condition(value) for condition in conditions)
+
+    return accept
 
 
-class FirstOfType:
+def _first_of_type(accept: Filter | None, shown: KeyRange, done: set[TypeId]) -> Filter:
     """Accepts the first key of each type that another filter accepts (000, "unique type").
 
     Keys of a type must come in order. Of those, only keys in ``shown`` are accepted: earlier ones
-    were returned by an earlier page, and exclude later keys of their types.
-
-    Args:
-        accept: the other filter; None accepts everything.
-        shown: see above.
-        done: types whose first key was found; more are added.
+    were returned by an earlier page, and exclude later keys of their types, as ``done`` says.
     """
 
-    def __init__(self, accept: Filter | None, shown: KeyRange, done: set[TypeId]) -> None:
-        self._accept = accept
-        self._shown = shown
-        self._done = done
-
-    def __call__(self, key: bytes) -> bool:
-        """See :data:`Filter`."""
+    def accept_first(key: bytes) -> bool:
         type_id = key[: keys.TYPE_BYTES]
-        if type_id in self._done or (self._accept and not self._accept(key)):
+        if type_id in done or (accept and not accept(key)):
             return False
-        self._done.add(type_id)
-        return self._shown.contains(without_type(key))
+        done.add(type_id)
+        return shown.contains(without_type(key))
+
+    return accept_first
 
 
 SEEKS_AT_A_TIME: Final = 16
@@ -534,10 +513,7 @@ def _give_up() -> None:
 class StoreReader:
     """Answers one query, on one thread; raises as :class:`Timeseries`.
 
-    Args:
-        snapshot: the moment of the answer.
-        names: every type that rows can have, by id.
-        become_large: called before the answer gets large.
+    ``become_large`` is called before the answer gets large.
     """
 
     def __init__(

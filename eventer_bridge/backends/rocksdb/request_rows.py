@@ -58,14 +58,11 @@ _decode_run: Final = msgspec.msgpack.Decoder(tuple[list[str], bytes]).decode
 
 
 class _Owner:
-    """A client, and its current generation.
+    """A client, and its current generation (``since`` when, and with how many keys).
 
     Attributes:
         suffixes: of the prefixes of its rows: in this generation, and in the one before, if any.
-        since: when it began.
-        n_keys: keys of it.
-        greatest: the greatest key of both.
-        greatest_in_runs: the greatest key of both in a run.
+        greatest, greatest_in_runs: the greatest key of both, and the greatest that is in a run.
         last: the request of ``greatest``, if it came in this generation and since the store was
             opened: the next request names it as the one before.
     """
@@ -111,15 +108,9 @@ class _Owner:
 
 
 class RequestRow(NamedTuple):
-    """A row of requests of a client.
+    """A row of requests of a client: its digest, a generation, and names and digests of requests.
 
-    Attributes:
-        owner: digest of the client's name.
-        generation: of its keys.
-        names: key of each request.
-        digests: of the content of each, joined.
-        timestamp, server: of their events.
-        session: of the first; those of the others follow it.
+    They are of one timestamp and server, and ``session`` is of the first; others follow it.
     """
 
     owner: bytes

@@ -50,12 +50,7 @@ mlog = logging.getLogger(__name__)
 
 
 class RestoredServer(NamedTuple):
-    """Ids of a server in the store.
-
-    Attributes:
-        last_session: its last stored session; None: there is none.
-        mark: session ids up to this one are never allocated again.
-    """
+    """A server, its last stored session, and the mark up to which ids are never allocated again."""
 
     server_id: int
     last_session: int | None
@@ -72,12 +67,9 @@ class Restored(NamedTuple):
 def ext_begin_history(path: Path, server_ids: Iterable[int] = ()) -> Restored:
     """Begin a new history in a store that no process has open, and raise its marks.
 
-    The marks of all servers are raised, because the store does not record which one is its own;
-    replication of the others continues after their stored events, not after their marks.
-
-    Args:
-        path: its directory.
-        server_ids: servers that allocated ids, even if no event of them is stored any more.
+    The marks of all servers are raised (and of ``server_ids``, even if no event of them is stored),
+    because the store does not record which one is its own; replication of the others continues
+    after their stored events, not after their marks.
     """
     store = Store(path)
     try:
@@ -99,7 +91,9 @@ def stage_history(store: Store, commit: Commit, server_ids: Iterable[int]) -> Re
         last_session = None if last.timestamp is None else last.session
         servers.append(RestoredServer(server_id, last_session, mark))
     history_id = history.new_id()
-    store.stage_next_history(commit, history_id)
+    before = " ".join(store.histories()[-limits.MAX_HISTORY_SPANS :])
+    commit.batch.put(keys.HISTORIES_KEY, before.encode())
+    store.stage_history(commit, history_id)
     return Restored(history_id, servers)
 
 
@@ -131,9 +125,8 @@ interruption would leave a store that reuses ids, unnoticed."""
 def ext_accept_loss(path: Path, server_id: int) -> None:
     """Make a store that lost acknowledged events usable again; logs the loss.
 
-    Args:
-        path: its directory; no process has it open. A store without a loss is not changed.
-        server_id: the server whose ids continue far above those it may have allocated.
+    No process has it open. A store without a loss is not changed. Ids of ``server_id`` continue far
+    above those it may have allocated.
     """
     if not (path / "CURRENT").exists():
         return
@@ -178,7 +171,8 @@ def _find_loss(path: Path) -> StoreLossError | None:
 
 def _set_aside(path: Path, number: int, good_bytes: int) -> None:
     for log in list_logs(path):
-        aside = _free_name(log)
+        names = (f"{log.name}{SET_ASIDE}{i}" for i in chain([""], (f".{n}" for n in count(1))))
+        aside = next(file for i in names if not (file := log.with_name(i)).exists())
         if log_number(log) == number and good_bytes:
             shutil.copyfile(log, aside)
             directories.sync(aside)
@@ -190,45 +184,28 @@ def _set_aside(path: Path, number: int, good_bytes: int) -> None:
     directories.sync(path)
 
 
-def _free_name(log: Path) -> Path:
-    """An unused name to set a log aside."""
-    names = (f"{log.name}{SET_ASIDE}{i}" for i in chain([""], (f".{n}" for n in count(1))))
-    return next(path for i in names if not (path := log.with_name(i)).exists())
-
-
 def ext_rewind(path: Path, until: Timestamp) -> int:
-    """Delete the events with later timestamps.
-
-    Args:
-        path: directory of the store, which no process has open.
-        until: the greatest timestamp to keep.
-
-    Returns:
-        Number of deleted events.
-
-    Raises:
-        StorageError: it cannot be opened or written.
-    """
+    """Delete the events with later timestamps; returns their number, or raises ``StorageError``."""
     store = Store(path)
     try:
-        return _rewind(store, until)
+        n_deleted = _delete_later(store, until)
+        # these ids may be registered again, in other blocks (``snapshot.MAX_PASSED_ROWS``)
+        store.ext_compact("server")
+        _rewind_readers(store)
+        return n_deleted
     finally:
         store.ext_close()
-
-
-def _rewind(store: Store, until: Timestamp) -> int:
-    n_deleted = _delete_later(store, until)
-    # these ids may be registered again, in other blocks (``snapshot.MAX_PASSED_ROWS``)
-    store.ext_compact("server")
-    _rewind_readers(store)
-    return n_deleted
 
 
 def _delete_later(store: Store, until: Timestamp) -> int:
     snapshot = store.snapshot()
     commit = Commit()
-    _rewind_marks(store, commit, keys.encode_timestamp(until))
     with store.errors():
+        # timestamps of deleted sessions would keep a server's clock ahead
+        end = keys.encode_timestamp(until)
+        for key, value in contents.rows(store.family("default"), keys.DELETED_KEY):
+            if value[keys.INT_BYTES :] > end:
+                commit.batch.put(key, value[: keys.INT_BYTES] + end)
         ext_forget_later(store, commit.batch, until)
     n_deleted = n_staged = 0
     sessions = snapshot.iterator("session")
@@ -291,14 +268,6 @@ def _delete_block(store: Store, snapshot: Snapshot, commit: Commit, block: Sessi
     delete(block.key, store.handle("session"))
     delete(block.server_key, store.handle("server"))
     return block.n_events
-
-
-def _rewind_marks(store: Store, commit: Commit, until: bytes) -> None:
-    """Reset the timestamps of deleted sessions, which would keep a server's clock ahead."""
-    with store.errors():
-        for key, value in contents.rows(store.family("default"), keys.DELETED_KEY):
-            if value[keys.INT_BYTES :] > until:
-                commit.batch.put(key, value[: keys.INT_BYTES] + until)
 
 
 def _write(store: Store, commit: Commit) -> None:

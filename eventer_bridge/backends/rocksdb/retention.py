@@ -63,7 +63,7 @@ class StoredEvent(NamedTuple):
 
     @property
     def n_bytes(self) -> int:
-        """Size, for the limit ``size`` of a rule."""
+        """Size, for a rule's limit."""
         return len(self.key) + len(self.value)
 
 
@@ -106,14 +106,12 @@ class Deletion:
     """A commit that deletes the oldest events of some types, in all families.
 
     Args:
-        store: the store.
-        snapshot: snapshot of ``events``.
+        store, snapshot: where the events are.
         events: the first events of some types from a position on, in natural order, without the
             latest of each.
         with_ranges: whether to delete ranges; false: by key only.
 
     Attributes:
-        commit: the deletion.
         events: those that it deletes: the first ones, as ``limits.RETENTION_BATCH_BYTES`` says.
         missing: events to notify readers of; see ``trimmed.Deletions``.
         newest: session key up to which ranges are deleted; empty: no ranges. No event up to there
@@ -294,11 +292,9 @@ class Retention:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin to count and delete.
+        """Begin to count and delete; ``StorageError``: the store is being opened again.
 
-        Raises:
-            StorageError: the store is being opened again.
-            RuntimeError: there are no more threads.
+        Raises ``RuntimeError`` if there are no more threads.
         """
         if any(share.rule.is_counted for share in self._shares.all):
             # events that are committed from now on are counted by their commit

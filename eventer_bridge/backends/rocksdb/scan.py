@@ -73,11 +73,7 @@ def scan(snapshot: Snapshot, iterator: RdictIter, span: KeyRange) -> Iterator[by
     """Keys of a span, in order.
 
     The iterator may be moved between two keys: keys are read in blocks, each twice as large as the
-    one before, and each begins with a seek.
-
-    Raises:
-        StorageError: they could not be read.
-        ClosedError: the store is about to close.
+    one before, and each begins with a seek. Raises as ``Snapshot.event_rows``.
     """
     start, stop, descending = span
     step = iterator.prev if descending else iterator.next
@@ -157,14 +153,8 @@ def merge(
 ) -> list[bytes]:
     """First keys of several types, in the order of what follows the type; some seeks for each type.
 
-    Args:
-        snapshot: the moment to read.
-        scan_type: returns keys of a type: :func:`scan_event`, or ``in_order.scan_by_source``.
-        type_ids: types.
-        span: the part of each type's range.
-        limit: keys at most.
-        accept: filter; called in the order of the keys.
-        done: types to leave out; the filter may add to it.
+    ``scan_type`` returns keys of a type: :func:`scan_event`, or ``in_order.scan_by_source``. The
+    filter is called in the order of the keys; types of ``done``, to which it may add, are left out.
     """
     start, stop, descending = span
     first: list[bytes] = []
@@ -222,17 +212,8 @@ def walk(
     about that. So, however the types are spread, both together cost at most about twice of the
     better one.
 
-    Args:
-        snapshot: the moment to read.
-        block_keys: keys in ``session``, in the direction of the span.
-        wanted: types of interest.
-        span: positions (see ``keys``) of interest.
-        limit: keys at most.
-        accept: filter of keys.
-        done: as for :func:`merge`.
-
-    Returns:
-        Keys, and the span that is left to be merged: :data:`NOWHERE`, unless it was given up.
+    Block keys come in the direction of the span of positions (see ``keys``). Returns keys, and the
+    span that is left to be merged: :data:`NOWHERE`, unless it was given up.
     """
     start, stop, descending = span
     found: list[bytes] = []

@@ -108,15 +108,14 @@ class Snapshot:
     """See the module. Created by ``Store.snapshot``.
 
     Args:
-        database: whose moment.
-        db, families: as RocksDB has them.
-        pause: see the attribute; None: it yields, as long as the store can be used.
+        database, db, families: whose moment, and as RocksDB has them.
+        pause: to be called in long reads, between steps of some 0.1 ms; raises to end them. None:
+            it yields, as long as the store can be used.
         is_all_seen: include undecided sessions.
         read: families of :data:`READ_FAMILIES` to read. If it is one, values found by :meth:`value`
             may be newer.
 
     Attributes:
-        pause: to be called in long reads, between steps of some 0.1 ms; raises to end them.
         hidden: keys of hidden sessions.
     """
 
@@ -200,11 +199,8 @@ class Snapshot:
 
         A few at a time, key and value in one pass, which spares a seek for each value. The iterator
         of ``event`` must not be moved meanwhile. Rows are left out unless all ``conditions`` hold
-        of their values; then a few more than ``limit`` may come.
-
-        Raises:
-            StorageError: they could not be read.
-            ClosedError: the store is about to close.
+        of their values; then a few more than ``limit`` may come. Raises ``StorageError``, and
+        ``ClosedError`` if the store is about to close.
         """
         iterator = self._iterators["event"]
         if descending:
@@ -372,7 +368,7 @@ class Snapshot:
         return block_key[:ORIGIN_BYTES] + encoded
 
     def find_block(self, server_key: bytes) -> bytes | None:
-        """Key of the block that has a session, if it is stored, by server and session, encoded.
+        """Key of the block that has a session (server and session, encoded), if it is stored.
 
         That is the last block of the server that does not begin behind the session; None where so
         much lies in between that was deleted that it cannot have the session.

@@ -45,12 +45,10 @@ NOTHING: Final[Place] = b"", b"", 0
 class SourceOrder:
     """See the module.
 
-    Args:
-        ends: where the order of types ended: the position of the last event in order, or nothing.
-            More are added, for who reads (``Database.in_order_ends``).
-        last: where that of other types is. The order of those that are in neither of the two ends
-            with their next event.
-        floor: a position behind all events.
+    ``ends`` is where the order of types ended: the position of the last event in order, or nothing.
+    More are added, for who reads (``Database.in_order_ends``). ``last`` is where that of other
+    types is. The order of those that are in neither of the two ends with their next event.
+    ``floor`` is a position behind all events.
     """
 
     def __init__(
@@ -89,17 +87,7 @@ def ext_read_order(
     latest: Iterable[tuple[TypeId, Row | None]],
     floor: bytes,
 ) -> SourceOrder:
-    """Read the order of what is stored.
-
-    Args:
-        snapshot: what is stored.
-        ends: see :class:`SourceOrder`.
-        latest: the latest row, if any, of each type that is to be known.
-        floor: see :class:`SourceOrder`.
-
-    Raises:
-        StorageError: it cannot be read.
-    """
+    """Read the order of what is stored, from the latest row, if any, of each type to be known."""
     last: dict[TypeId, Place] = {}
     for type_id, row in latest:
         if type_id in ends:

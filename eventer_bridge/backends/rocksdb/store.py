@@ -1,11 +1,10 @@
 """The rows of the store: committing them, and what is asked about all of them.
 
-:class:`Store` may be used from any thread, except that only one thread may commit. A commit
-is atomic over all column families; what it holds may be rows or the deletion of rows (see
-``retention``). Reading is done from a ``Snapshot``, which sees one moment.
+:class:`Store` may be used from any thread, except that only one may commit. A commit is atomic over
+all column families; it holds rows, or their deletion. Reading is done from a ``Snapshot``.
 
-Everything but committing happens inside ``in_use``, as ``Database`` asks for. Every commit
-goes through the log, one at a time: ``log_files`` relies on it.
+Whatever reads raises ``StorageError``. Everything but committing happens inside ``in_use``, as
+``Database`` asks for. Every commit goes through the log, one at a time: ``log_files`` relies on it.
 """
 
 import contextlib
@@ -27,7 +26,6 @@ from rocksdict import (
     WriteBatch,
 )
 
-from eventer_bridge import limits
 from eventer_bridge.backends.base import HighWaterMark
 from eventer_bridge.backends.passed_time import PassedTime
 from eventer_bridge.backends.retention import Share
@@ -65,17 +63,9 @@ MAX_FLUSHES: Final = 4
 
 
 class Store(Database):
-    """See the module.
-
-    Args:
-        path: directory of the store; created where there is none.
-        read_only, is_volatile: see :class:`Database`.
-
-    Raises:
-        StorageError: one of its branches, see ``database.open_database``.
+    """See the module; raises and arguments: see ``database.open_database``.
 
     Attributes:
-        path: as given.
         counted: retention's: types whose events commits tally, each with where to.
         order: which events need a row in ``source``; to be loaded before others than those of new
             types are staged.
@@ -91,29 +81,17 @@ class Store(Database):
         self._commit_failure: str | None = None  # until it is opened again
 
     def ext_types(self) -> list[tuple[TypeId, EventType]]:
-        """The types that are stored.
-
-        Raises:
-            StoreDamagedError: one is missing.
-        """
+        """The types that are stored; raises ``StoreDamagedError`` if one is missing."""
         with self.errors():
             return read_types(self.path, self.family("type"))
 
     def ext_spent(self) -> dict[str, int]:
-        """What the types cost that each owner brought (``TypeBudget.spent``).
-
-        Raises:
-            StorageError: it cannot be read.
-        """
+        """What the types cost that each owner brought (``TypeBudget.spent``)."""
         with self.errors():
             return read_spent(self.path, self._db)
 
     def ext_clock(self) -> PassedTime:
-        """The time that passed with it.
-
-        Raises:
-            StorageError: it cannot be read.
-        """
+        """The time that passed with it."""
         with self.errors():
             return read_clock(self.path, self._db)
 
@@ -126,15 +104,7 @@ class Store(Database):
     def ext_load_order(
         self, type_ids: Iterable[TypeId], latest: Iterable[tuple[TypeId, Row]]
     ) -> None:
-        """Load :attr:`order`.
-
-        Args:
-            type_ids: the types that it is to know.
-            latest: their latest rows.
-
-        Raises:
-            StorageError: it cannot be read.
-        """
+        """Load :attr:`order`, which is to know these types, from the latest rows of them."""
         with self.errors():
             ends = read_in_order_ends(self.path, self._db)
         snapshot, rows = self._all(), dict(latest)
@@ -166,10 +136,10 @@ class Store(Database):
 
         Args:
             commit: which was not written yet.
-            batches: by ascending session; they are of one server, and have one timestamp.
-            ids: ids of all their types.
-            part: these events of the only batch, to be put then (:meth:`put_part`);
-                :meth:`stage_block` adds its block in the end.
+            batches: by ascending session, of one server, with one timestamp.
+            ids: of all their types.
+            part: events of the only batch, to be put then (:meth:`put_part`); :meth:`stage_block`
+                adds its block in the end.
         """
         begin, end = (0, -1) if part is None else (part.start, part.stop)
         if part is not None:
@@ -200,12 +170,7 @@ class Store(Database):
         self._put_events(commit)
 
     def stage_block(self, commit: Commit, new_types: Sequence[tuple[TypeId, bytes]]) -> None:
-        """Complete a commit of a batch in parts.
-
-        Args:
-            commit: the commit, which knows how many events it has.
-            new_types: types of it that were staged before.
-        """
+        """Complete a commit of a batch in parts, of which ``new_types`` were staged before."""
         [session_key] = commit.sessions
         self._stage_block(commit, session_key, b"".join(commit.entries))
         commit.entries = []
@@ -249,23 +214,9 @@ class Store(Database):
         """Add to a commit that sessions of a server are reserved up to this one."""
         commit.batch.put(keys.RESERVED_KEY + keys.encode_int(server), keys.encode_int(session))
 
-    def stage_format(self, commit: Commit, value: bytes) -> None:
-        """Add to a commit what stands where the format does (``contents``)."""
-        commit.batch.put(keys.FORMAT_KEY, value)
-
-    def stage_clock(self, commit: Commit, kept: bytes) -> None:
-        """Add to a commit the time that passed (``PassedTime.encode``)."""
-        commit.batch.put(keys.CLOCK_KEY, kept)
-
     def stage_history(self, commit: Commit, history_id: str) -> None:
         """Add to a commit which history the store is of."""
         commit.batch.put(keys.HISTORY_KEY, history_id.encode())
-
-    def stage_next_history(self, commit: Commit, history_id: str) -> None:
-        """Add to a commit a history that continues the store's (``restoring``)."""
-        before = " ".join(self.histories()[-limits.MAX_HISTORY_SPANS :])
-        commit.batch.put(keys.HISTORIES_KEY, before.encode())
-        self.stage_history(commit, history_id)
 
     def stage_spent(self, commit: Commit, owner: str, price: int) -> None:
         """Add to a commit what the types of an owner cost, those that it stores included."""
@@ -275,8 +226,7 @@ class Store(Database):
         """Write a commit, or the next part of it, to the log, which is to be synced then.
 
         With the last part, it becomes :attr:`undecided`. On the loop's thread: rocksdict keeps the
-        interpreter's lock meanwhile, so that on another thread it would hold up the loop all
-        the same, and the hand-over besides.
+        interpreter's lock meanwhile, and would hold up the loop from another one all the same.
 
         Raises:
             StorageError: it failed; what the disk holds then is known after opening again.
@@ -297,11 +247,7 @@ class Store(Database):
                 raise self._failed(e) from None
 
     def ext_write_synced(self, commit: Commit) -> None:
-        """Write a small commit and sync it, while nobody else uses the store.
-
-        Raises:
-            StorageError: as :meth:`write`.
-        """
+        """Write a small commit and sync it, while nobody else uses the store."""
         with self.errors(COMMIT):
             self._put_events(commit)
             self._db.write(commit.batch, synced())
@@ -312,9 +258,6 @@ class Store(Database):
         A sync after one that failed may succeed without what that one was to sync: nothing is
         synced any more before the database was opened again. What is synced may be acknowledged;
         the mark beside the log says so (``log_tail``).
-
-        Raises:
-            StorageError: as :meth:`write`.
         """
         self._sync()
         if self._mark is not None:
@@ -349,9 +292,6 @@ class Store(Database):
 
         A commit is in the log whole or not at all: one block tells of all. The least session key
         is that of a block, as any other of its block would be less.
-
-        Raises:
-            StorageError: it cannot be read; nothing is decided.
         """
         block_key = min(self.undecided, default=None)
         is_stored = block_key is not None and self.values("session", [block_key]) != [None]
@@ -361,13 +301,8 @@ class Store(Database):
     def ext_checkpoint(self, path: Path) -> None:
         """Make a copy of the store, as of a moment within this call, out of hard links.
 
-        It has nothing that the store could still lose: not while a commit has failed.
-
-        Args:
-            path: directory, which must not exist, on the file system of the store.
-
-        Raises:
-            StorageError: it failed.
+        It has nothing that the store could still lose: not while a commit has failed. ``path`` must
+        not exist, and is on the file system of the store.
         """
         with self.in_use():
             with self.errors("checkpoint failed"):
@@ -383,11 +318,7 @@ class Store(Database):
             self._sync()
 
     def ext_free_bytes(self) -> int:
-        """Bytes that are free on its disk.
-
-        Raises:
-            StorageError: it cannot be asked.
-        """
+        """Bytes that are free on its disk."""
         try:
             disk = os.statvfs(self.path)
         except OSError as e:
@@ -533,11 +464,7 @@ class Store(Database):
         return sum(i.property_int_value(name) or 0 for i in self._families.values())
 
     def disk_bytes(self) -> int:
-        """Bytes of the disk that the store's files take.
-
-        Raises:
-            StorageError: they cannot be looked at.
-        """
+        """Bytes of the disk that the store's files take."""
         size = 0
         try:
             with os.scandir(self.path) as entries:

@@ -60,9 +60,7 @@ class Deletions:
     def stage(self, commit: Commit, missing: Mapping[bytes, bytes]) -> None:
         """Add the rows of the next deletion to its commit, which follows those before it.
 
-        Args:
-            commit: the commit.
-            missing: local id (session, instance) of the last event by server and type.
+        ``missing``: local id (session, instance) of the last event by server and type.
         """
         family, handle = self._store.family(FAMILY), self._store.handle(FAMILY)
         put = commit.batch.put
@@ -86,11 +84,8 @@ def ext_find(
 ) -> tuple[EventId | None, int]:
     """``deleted`` and ``n_deletions`` of the answer to a query of a server's events.
 
-    Args:
-        snapshot: that of the answer, with :data:`FAMILY`.
-        params: the query.
-        wanted: types of interest.
-        known: deletions up to this number are left out.
+    Deletions up to the number ``known`` are left out. The snapshot is that of the answer, and has
+    :data:`FAMILY`.
     """
     rows = snapshot.iterator(FAMILY)
     if not INT64_MIN <= params.server_id <= INT64_MAX:

@@ -37,13 +37,10 @@ T = TypeVar("T")
 
 
 class Finding(NamedTuple):
-    """An inconsistency.
+    """An inconsistency of a family.
 
-    Attributes:
-        family: column family.
-        row: event (``server/session/instance``), session or block that begins with it
-            (``server/session``), event type or key (``key …`` in hexadecimal digits).
-        text: description.
+    ``row`` is an event (``server/session/instance``), a session or the block that begins with it
+    (``server/session``), an event type, or a key (``key …`` in hexadecimal digits).
     """
 
     family: str
@@ -70,10 +67,7 @@ def ext_verify(
 ) -> Counts:
     """Check a store, which must not be written to meanwhile.
 
-    Args:
-        store: the store.
-        on_finding: called for each inconsistency.
-        on_progress: called at intervals with the number of rows read, and an estimate of all.
+    ``on_progress`` is called at intervals with the number of rows read, and an estimate of all.
     """
     rows = _Rows(store, on_finding, on_progress)
     events = _Events(rows)

@@ -22,13 +22,13 @@ from tests.eventer_bridge.backends.oracle import Writer, draft, numbered
 class TestDummy(BackendContract):
     @pytest.fixture
     async def backend(self) -> AsyncIterator[Backend]:
-        backend = dummy.create()
+        backend = dummy.DummyBackend()
         yield backend
         await backend.async_close()
 
 
 async def test_nothing_is_stored() -> None:
-    async with dummy.create() as backend:
+    async with dummy.DummyBackend() as backend:
         for query in QueryTimeseriesParams(), QueryServerParams(1), QueryLatestParams():
             await Writer(backend).session(*numbered("a", "b"))
             result = await backend.query(query)
@@ -38,7 +38,7 @@ async def test_nothing_is_stored() -> None:
 
 async def test_ids_and_clock_go_on_with_the_next_engine() -> None:
     source = Source(SourceType.CONNECTION, 1)
-    async with dummy.create() as backend:
+    async with dummy.DummyBackend() as backend:
         events: list[Event] = []
         for _ in range(2):
             async with await engine.create(backend, 7) as core:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final
@@ -12,6 +13,7 @@ from hat.drivers import chatter as hat
 from hat.drivers import net
 
 from eventer_bridge import chatter, limits, tls
+from eventer_bridge.net import limits as net_limits
 from tests.eventer_bridge.chatter.peers import ANY, Echo, Recorder, connected, listening
 from tests.support.certificates import make_certificates
 
@@ -127,24 +129,17 @@ async def test_pings_in_both_directions(
     """Each peer is kept alive by the other's pongs for several time-outs."""
     monkeypatch.setattr(limits, "SWEEP_PERIOD_S", 0.02)
     caplog.set_level(logging.DEBUG, "hat.drivers.chatter")
-    timeouts: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
-        (
-            "received ping request",
-            {"ping_delay_s": 0.1, "ping_timeout_s": 30},
-            {"ping_delay": None},
-        ),
-        (
-            "received ping response",
-            {"ping_delay_s": None},
-            {"ping_delay": 0.1, "ping_timeout": 30},
-        ),
+    timeouts: list[tuple[str, float, dict[str, Any]]] = [
+        ("received ping request", 0.1, {"ping_delay": None}),
+        ("received ping response", math.inf, {"ping_delay": 0.1, "ping_timeout": 30}),
     ]
-    for record, ours, theirs in timeouts:
+    for record, delay_s, theirs in timeouts:
+        monkeypatch.setattr(net_limits, "PING_DELAY_S", delay_s)
         async with (
-            listening(Echo, **ours) as our_listener,
+            listening(Echo) as our_listener,
             hat_connected(our_listener.address, **theirs) as their_client,
             hat_listening(**theirs) as their_listener,
-            connected(their_listener.address, **ours) as recorder,
+            connected(their_listener.address) as recorder,
         ):
             # a listener does not ping before it knows the peer's dialect
             await their_client.send(hat.Data("T.MsgA", b""), last=False)

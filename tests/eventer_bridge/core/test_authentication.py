@@ -183,7 +183,7 @@ async def test_a_guesser_makes_as_many_comparisons_whatever_is_wrong(
     ]
     with_chosen = [*clients, client("chosen", tokens.scrypt_text("x"))]
     monkeypatch.setattr(tokens, "same", noted)
-    monkeypatch.setattr(tokens, "ext_scrypt", scrypt)
+    monkeypatch.setattr(tokens, "scrypt", scrypt)
     for configured, n_hashed in ((clients, 0), (with_chosen, 1)):
         authenticator = Authenticator(configured, PayloadSchemas(), checks)
         for name, token in (

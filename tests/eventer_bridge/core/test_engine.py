@@ -147,7 +147,6 @@ async def test_observers_hear_twice_in_order(core: Engine, backend: Backend) -> 
     assert recorder.sessions[6:] == [(6, False), (6, True)]
     for persisted in False, True:
         core.set_hearing(recorder, registered=not persisted, persisted=persisted)
-        assert core.tells_of_persisted is persisted
         await register(core, register_event("a"))
         await backend.flush()
     assert recorder.sessions[8:] == [(7, False), (8, True)]

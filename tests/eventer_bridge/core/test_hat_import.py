@@ -81,7 +81,9 @@ def register_events(n: int) -> list[hat.RegisterEvent]:
 
 async def import_store(source: Path, target: Path) -> tuple[Imported, list[str]]:
     refused: list[str] = []
-    result = hat_import.ext_import(source, target, lambda refusal: refused.append(str(refusal)))
+    result = hat_import.import_database(
+        source, target, lambda refusal: refused.append(str(refusal))
+    )
     findings: list[Finding] = []
     with control.open_read_only(target) as store:
         counts = ext_verify(store, findings.append)
@@ -312,7 +314,7 @@ async def test_events_of_several_servers_from_all_places_once(
     rows.put(ROWS_OF.SYSTEM_LAST_EVENT_ID, 4, hat.EventId(4, 77, 1))
     rows.put(ROWS_OF.SYSTEM_LAST_EVENT_ID, 1, hat.EventId(1, 12, 1))
     progress: list[tuple[int, int]] = []
-    hat_import.ext_import(source, tmp_path / "one", print, lambda *i: progress.append(i))
+    hat_import.import_database(source, tmp_path / "one", print, lambda *i: progress.append(i))
     assert progress == [(2, 3), (4, 4)]
     _, refused = await import_store(source, tmp_path / "store")
     assert refused == []
@@ -348,7 +350,7 @@ async def test_too_many_events_that_are_not_listed(
 def test_another_format(rows: HatRows, source: Path, tmp_path: Path) -> None:
     rows.put(ROWS_OF.SYSTEM_SETTINGS, hat_db.SettingsId.VERSION, "0.10")
     with pytest.raises(StoreFormatError) as caught:
-        hat_import.ext_import(source, tmp_path / "store", print)
+        hat_import.import_database(source, tmp_path / "store", print)
     assert str(caught.value) == (
         f"{source}: a hat-event database of format 0.10, this version supports only format 0.9"
     )
@@ -398,7 +400,7 @@ def test_what_is_no_database(
 ) -> None:
     make(source)
     with pytest.raises(StorageError) as caught:
-        hat_import.ext_import(source, tmp_path / "store", print)
+        hat_import.import_database(source, tmp_path / "store", print)
     assert str(caught.value).startswith(f"{source}: {reason}")
     assert not (tmp_path / "store").exists()
 
@@ -407,9 +409,9 @@ def test_a_store_that_is_there_already(rows: HatRows, source: Path, tmp_path: Pa
     rows.event(1, 1, 1, "a")
     store = tmp_path / "store"
     store.mkdir()
-    hat_import.ext_import(source, store, print)
+    hat_import.import_database(source, store, print)
     with pytest.raises(StorageError) as caught:
-        hat_import.ext_import(source, store, print)
+        hat_import.import_database(source, store, print)
     assert str(caught.value) == f"{store}: exists already, and is not empty"
 
 
@@ -424,7 +426,7 @@ async def test_an_import_that_was_killed_is_no_store(
     def look(n_read: int, _: int) -> None:
         shutil.copytree(tmp_path / "store.partial", tmp_path / f"killed{n_read}")
 
-    hat_import.ext_import(source, store, print, look)
+    hat_import.import_database(source, store, print, look)
     assert (tmp_path / "killed5").exists()
     for killed in tmp_path.glob("killed*"):  # noqa: ASYNC240
         text = f"{killed}: an import into this event store was interrupted: "
@@ -442,9 +444,9 @@ async def test_an_import_that_was_killed_is_no_store(
 def test_a_place_within_a_store(rows: HatRows, source: Path, tmp_path: Path) -> None:
     rows.event(1, 1, 1, "a")
     store = tmp_path / "store"
-    hat_import.ext_import(source, store, print)
+    hat_import.import_database(source, store, print)
     with pytest.raises(StorageError, match="x: is in the event store"):
-        hat_import.ext_import(source, store / "x", print)
+        hat_import.import_database(source, store / "x", print)
 
 
 def page_ends(whole: bytes) -> dict[int, int]:
@@ -469,7 +471,7 @@ def test_a_page_of_zeros_is_told_as_what_it_is(rows: HatRows, source: Path, tmp_
     for begin in fullest:
         source.write_bytes(whole[:begin] + bytes(PAGE) + whole[begin + PAGE :])
         try:
-            hat_import.ext_import(source, tmp_path / f"store{begin}", print)
+            hat_import.import_database(source, tmp_path / f"store{begin}", print)
         except StoreDamagedError as e:
             said.append(str(e))
             assert not list(tmp_path.glob(f"store{begin}*"))
@@ -483,5 +485,5 @@ def test_a_page_that_comes_twice(rows: HatRows, source: Path, tmp_path: Path) ->
     page = whole[second : second + PAGE]
     source.write_bytes(whole[:first] + page + whole[first + PAGE :])
     with pytest.raises(StoreDamagedError, match="damaged: events are not in order"):
-        hat_import.ext_import(source, tmp_path / "store", print)
+        hat_import.import_database(source, tmp_path / "store", print)
     assert not list(tmp_path.glob("store*"))

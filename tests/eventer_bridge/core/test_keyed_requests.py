@@ -36,7 +36,7 @@ class Core:
     """Registers what is asked for; a test says when it is decided."""
 
     def __init__(self, *, has_one_commit: bool = False) -> None:
-        self.requests = KeyedRequests(dummy.create(), self._register)
+        self.requests = KeyedRequests(dummy.DummyBackend(), self._register)
         self.calls: list[str] = []  # the keys of what was registered together
         self.refused: set[str] = set()
         self._commit = asyncio.get_running_loop().create_future() if has_one_commit else None

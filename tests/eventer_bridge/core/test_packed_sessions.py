@@ -45,7 +45,7 @@ def register(core: Engine) -> Any:
 
     def register(*counts: int) -> list[Batch]:
         texts = [[event_text("a", n) for n in range(1, 1 + count)] for count in counts]
-        requests = [packed.read_json(request(*i), types, decode_events) for i in texts]
+        requests = [packed.read_json(request(*i), types) for i in texts]
         batches = [i for i in requests if i is not None]
         for batch in batches:
             batch.source, batch.quota = core.create_source(SourceType.CONNECTION), QUOTA
@@ -140,9 +140,7 @@ async def test_repeated_requests_share_their_session(core: Engine) -> None:
     types = core.type_table(codec.read_type)
 
     def batches() -> list[Batch]:
-        found = [
-            packed.read_json(request(event_text("a", n)), types, decode_events) for n in range(2, 5)
-        ]
+        found = [packed.read_json(request(event_text("a", n)), types) for n in range(2, 5)]
         return [i for i in found if i is not None]
 
     keys = [request_key(f"k{n}") for n in range(3)]

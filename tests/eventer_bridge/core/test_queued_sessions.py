@@ -62,7 +62,7 @@ def make(request: pytest.FixtureRequest, core: Engine) -> Make:
     types = core.type_table(codec.read_type)
 
     def pack(message: bytes) -> Sequence[RegisterEvent]:
-        found = packed.read_json(message, types, decode_events)
+        found = packed.read_json(message, types)
         assert found is not None
         return found
 

@@ -12,7 +12,7 @@ from eventer_bridge.core import tokens
 from eventer_bridge.core.tokens import ScryptChecks, TokenHash
 
 SALT = bytes(16)
-GOOD = TokenHash(tokens.ext_scrypt("good", SALT), SALT)
+GOOD = TokenHash(tokens.scrypt("good", SALT), SALT)
 OTHER = TokenHash(bytes(32), SALT)
 
 
@@ -29,9 +29,9 @@ class Gate:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.tokens: list[str] = []
         self.open = threading.Event()
-        monkeypatch.setattr(tokens, "ext_scrypt", self.ext_scrypt)
+        monkeypatch.setattr(tokens, "scrypt", self.scrypt)
 
-    def ext_scrypt(self, token: str, salt: bytes) -> bytes:
+    def scrypt(self, token: str, salt: bytes) -> bytes:
         self.tokens.append(token)
         self.open.wait(60)
         return bytes(32)
@@ -47,18 +47,18 @@ async def test_what_is_found(checks: ScryptChecks) -> None:
 async def test_the_loop_goes_on_meanwhile(
     checks: ScryptChecks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ext_scrypt = tokens.ext_scrypt
+    scrypt = tokens.scrypt
     n_turns = 0
     most_turns = 0  # while one hash is made
 
     def ext_counted(token: str, salt: bytes) -> bytes:
         nonlocal most_turns
         before = n_turns
-        found = ext_scrypt(token, salt)
+        found = scrypt(token, salt)
         most_turns = max(most_turns, n_turns - before)
         return found
 
-    monkeypatch.setattr(tokens, "ext_scrypt", ext_counted)
+    monkeypatch.setattr(tokens, "scrypt", ext_counted)
     while most_turns < 3:  # this process may have to wait for a processor meanwhile
         check = asyncio.create_task(checks.find("a", "app", "bad", [GOOD] * 3))
         while not check.done():
@@ -224,13 +224,13 @@ async def test_guessers_get_half_of_the_thread(
 ) -> None:
     moments: dict[str, tuple[float, float]] = {}
 
-    def ext_scrypt(token: str, salt: bytes) -> bytes:
+    def scrypt(token: str, salt: bytes) -> bytes:
         began_s = time.monotonic()
         time.sleep(0.1)
         moments[token] = began_s, time.monotonic()
         return bytes(32)
 
-    monkeypatch.setattr(tokens, "ext_scrypt", ext_scrypt)
+    monkeypatch.setattr(tokens, "scrypt", scrypt)
     await checks.find("a", "app", "first", [GOOD])
     again = start(checks, "a", "app", "again")
     await asyncio.sleep(0)

@@ -51,8 +51,8 @@ def test_a_chosen_token() -> None:
     assert text != tokens.scrypt_text(SECRET)
     [found] = tokens.read(text, "token")
     assert found.hash.salt is not None
-    assert tokens.ext_scrypt(SECRET, found.hash.salt) == found.hash.digest
-    assert tokens.ext_scrypt("another", found.hash.salt) != found.hash.digest
+    assert tokens.scrypt(SECRET, found.hash.salt) == found.hash.digest
+    assert tokens.scrypt("another", found.hash.salt) != found.hash.digest
 
 
 def test_scrypt_is_what_is_documented() -> None:

@@ -122,10 +122,12 @@ async def test_what_a_gateway_holds_for_a_server_is_on_the_account(is_gateway: b
     account = account_of_process()
     async with connected([], keeps_bounds=is_gateway) as (server, connection):
         server.connection.write(wire.frame(b" " * 400_000)[:-1])
-        await until(lambda: connection._connection.buffered_bytes >= 400_000)
+        await until(lambda: connection._connection._sans_io.buffered_bytes >= 400_000)
         await until(lambda: server.connection.unread_bytes == 0)
         server.connection.sweep(0)
-        assert account.n_bytes == (connection._connection.buffered_bytes if is_gateway else 0)
+        assert account.n_bytes == (
+            connection._connection._sans_io.buffered_bytes if is_gateway else 0
+        )
         account.max_bytes = 500_000
         another = MemoryShare(account, "another")
         another.set(200_000)
@@ -162,7 +164,7 @@ async def test_nothing_is_heard_of_a_large_notification_after_the_end() -> None:
     async with connected(heard) as (server, connection):
         server.send(MsgEventsNotify(LARGE))
         server.send(MsgEventsNotify(SMALL))
-        while connection._handler._queued is None:
+        while connection._queued is None:
             await asyncio.sleep(0)
         await connection.async_close()
         assert not heard
@@ -173,11 +175,11 @@ async def test_what_came_behind_a_large_notification_is_not_heard_before_it() ->
     async with connected(heard) as (server, connection):
         server.send(MsgEventsNotify(LARGE))
         server.send(MsgEventsNotify(SMALL))
-        while connection._handler._queued is None:
+        while connection._queued is None:
             await asyncio.sleep(0)
         # over TLS, the end comes with what was sent before: all of it is handed over then
         connection._connection.eof_received()
-        assert connection._handler._queued
+        assert connection._queued
         while len(heard) < 2 and connection.is_open:
             await asyncio.sleep(0)
     assert heard in ([], [LARGE], [LARGE, SMALL])

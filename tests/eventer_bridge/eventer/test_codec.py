@@ -39,12 +39,14 @@ from eventer_bridge.model import (
     RegisterEvent,
     Timestamp,
 )
+from eventer_bridge.packed import Batch
 from eventer_bridge.resources import read_schema
 from eventer_bridge.slices import at_once
 from tests.eventer_bridge.eventer import hat_messages
 from tests.eventer_bridge.eventer.hat_messages import to_hat
 from tests.eventer_bridge.eventer.record_vectors import VECTORS, record
 from tests.eventer_bridge.eventer.samples import SAMPLES, json_payload
+from tests.eventer_bridge.packed.support import Types
 
 GOLDEN: list[dict[str, str]] = json.loads(VECTORS.read_text(encoding="utf-8"))
 
@@ -127,15 +129,21 @@ TIMESERIES = st.builds(
 )
 
 
+def in_steps(data: bytes) -> MsgRegisterReq | RefusedReq:
+    """What becomes of a ``MsgRegisterReq`` in steps."""
+    found = at_once(codec.decode_register_req(data, Types(read=codec.read_whole_type).table))
+    return found if isinstance(found, RefusedReq) else MsgRegisterReq(found[:])
+
+
 def check(message: Message) -> None:
     """It is on the wire what hat-event makes of it, and comes back."""
     name, data = codec.encode(message)
     assert (name, data) == hat_messages.encode(message)
     assert codec.decode(name, data) == message
     if isinstance(message, MsgRegisterReq):
-        assert at_once(codec.decode_register_req(data)) == message
+        assert in_steps(data) == message
     if name in codec.WITH_EVENTS:
-        assert at_once(codec.decode_with_events(name, data)) == message
+        assert at_once(codec.decode_in_steps(name, data)) == message
 
 
 @given(st.lists(EVENTS, max_size=5))
@@ -177,10 +185,14 @@ def test_a_large_registration_is_decoded_in_steps() -> None:
         RegisterEvent((f"{i}",), None, json_payload(i))
         for i in range((n_steps - 1) * limits.STEP_EVENTS + 1)
     ]
-    steps = codec.decode_register_req(codec.encode(MsgRegisterReq(many))[1])
+    data = codec.encode(MsgRegisterReq(many))[1]
+    steps = codec.decode_register_req(data, Types(read=codec.read_whole_type).table)
     for _ in range(n_steps):
         next(steps)
-    assert at_once(steps) == MsgRegisterReq(many)
+    batch = at_once(steps)
+    assert isinstance(batch, Batch)
+    assert batch.requested == len(batch)
+    assert [*batch] == many
 
 
 def test_large_messages_of_a_server_are_decoded_in_steps() -> None:
@@ -190,7 +202,7 @@ def test_large_messages_of_a_server_are_decoded_in_steps() -> None:
     ]
     messages = (MsgEventsNotify(many), MsgRegisterRes(many), MsgQueryRes(QueryResult(many, True)))
     for message in messages:
-        steps = codec.decode_with_events(*codec.encode(message))
+        steps = codec.decode_in_steps(*codec.encode(message))
         for _ in range(3):
             next(steps)
         assert at_once(steps) == message
@@ -213,7 +225,7 @@ def test_the_place_of_an_event_is_told_in_a_later_step_too() -> None:
     many = [RegisterEvent((), None, None)] * (limits.STEP_EVENTS + 1)
     wrong = RegisterEvent((), None, JsonPayload(Raw(b"[1")))
     place = len(many)
-    refused = at_once(codec.decode_register_req(codec.encode(MsgRegisterReq([*many, wrong]))[1]))
+    refused = in_steps(codec.encode(MsgRegisterReq([*many, wrong]))[1])
     assert isinstance(refused, RefusedReq)
     assert refused.reason.startswith(f"event {place}: payload is not JSON: ")
 

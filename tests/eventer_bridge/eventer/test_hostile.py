@@ -22,8 +22,9 @@ from eventer_bridge.eventer.messages import (
     RefusedReq,
 )
 from eventer_bridge.model import EventId, QueryLatestParams
-from eventer_bridge.slices import at_once
+from eventer_bridge.slices import Steps, at_once
 from tests.eventer_bridge.eventer.samples import SAMPLES
+from tests.eventer_bridge.packed.support import Types
 
 NONE: Final = b"\x80"
 ONE: Final = b"\x81"
@@ -51,9 +52,14 @@ def timeseries(max_results: bytes = NONE, t_from: bytes = NONE, order: bytes = N
     return ONE + NONE + t_from + NONE * 3 + order + NONE + max_results + NONE
 
 
+def _register_req(data: bytes) -> Steps[MsgRegisterReq | RefusedReq]:
+    found = yield from codec.decode_register_req(data, Types(read=codec.read_whole_type).table)
+    return found if isinstance(found, RefusedReq) else MsgRegisterReq(found[:])
+
+
 IN_STEPS: dict[str, Callable[[bytes], Any]] = {
-    "HatEventer.MsgRegisterReq": codec.decode_register_req,
-    **{name: partial(codec.decode_with_events, name) for name in codec.WITH_EVENTS},
+    "HatEventer.MsgRegisterReq": _register_req,
+    **{name: partial(codec.decode_in_steps, name) for name in codec.WITH_EVENTS},
 }
 
 

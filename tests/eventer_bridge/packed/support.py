@@ -61,7 +61,7 @@ class Types:
         return self.ids.setdefault(event_type, keys.encode_type_id(len(self.ids)))
 
     def read(self, message: bytes) -> Batch | None:
-        return packed.read_json(message, self.table, decode_events)
+        return packed.read_json(message, self.table)
 
     def batch(self, message: bytes) -> Batch:
         """Read what has to be read."""

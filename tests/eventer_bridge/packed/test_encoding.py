@@ -1,17 +1,17 @@
 """Answers to packed requests, byte by byte those that Python makes of the same events."""
 
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eventer_bridge import packed
+from eventer_bridge import limits, packed
 from eventer_bridge.backends.request_keys import digests
 from eventer_bridge.model import INT64_MAX, INT64_MIN, Timestamp
 from eventer_bridge.net.framing import encode_frame, encode_frames
-from eventer_bridge.packed import Batch
+from eventer_bridge.packed import Batch, plain
 from mariner.wire import codec
 from tests.eventer_bridge.packed.messages import Writer
 from tests.eventer_bridge.packed.support import (
@@ -167,27 +167,27 @@ def test_what_is_digested_is_what_python_digests() -> None:
     assert n_packed > 200
 
 
-def test_what_looks_at_its_events_has_them_decoded_once() -> None:
-    n_decoded = 0
-
-    def decode(message: bytes) -> object:
-        nonlocal n_decoded
-        n_decoded += 1
-        return decode_events(message)
-
-    types = Types()
-    found = packed.read_json(MANY, types.table, decode)  # type: ignore[arg-type]
-    assert found is not None
-    assert len(found) == 1_234
-    assert found.types == {("a",)}
-    assert n_decoded == 0
-    assert [*found] == [*decode_events(MANY)]
-    assert found[0] == found[-1] == found.register_events[5]
-    assert found[2:4] == found.register_events[2:4]
-    assert [*reversed(found)] == [*reversed(found.register_events)]
-    assert n_decoded == 1
-    with pytest.raises(IndexError):
-        found[1_234]
+@pytest.mark.parametrize("n_events", [3, 257, 1_234])
+def test_a_batch_is_a_sequence_of_its_events(n_events: int) -> None:
+    texts = [event_text(f"{n % 7}", n, "x" * (n % 5)) for n in range(n_events)]
+    message = request(*texts)
+    found, expected = Types().batch(message), [*decode_events(message)]
+    assert len(found) == n_events
+    assert [*found] == expected
+    for index in (0, 1, -1, -n_events, n_events - 1):
+        assert found[index] == expected[index]
+    for part in (slice(None), slice(1, 3), slice(-2, None), slice(None, None, -2), slice(9, 1)):
+        assert found[part] == expected[part]
+    assert [*reversed(found)] == expected[::-1]
+    assert found.index(expected[2]) == 2
+    assert found.count(expected[2]) == 1
+    for index in (n_events, -n_events - 1):
+        with pytest.raises(IndexError):
+            found[index]
+    is_kept = found[0] is found[0]
+    assert is_kept is (n_events <= limits.STEP_EVENTS)
+    before = found.object_bytes
+    assert Types().batch(message).object_bytes <= before
 
 
 def test_wrong_arguments_are_refused() -> None:
@@ -199,10 +199,52 @@ def test_wrong_arguments_are_refused() -> None:
             with pytest.raises(TypeError):
                 packed.encode_answers([found], *parts)  # type: ignore[arg-type]
         with pytest.raises(TypeError):
-            packed.read_json(wrong, Types().table, decode_events)  # type: ignore[arg-type]
+            packed.read_json(wrong, Types().table)  # type: ignore[arg-type]
         with pytest.raises(TypeError):
             packed.encode_events(wrong)  # type: ignore[arg-type]
         with pytest.raises(TypeError):
             packed.content(wrong)  # type: ignore[arg-type]
     with pytest.raises(TypeError):
-        packed.read_json(b"", None, decode_events)  # type: ignore[arg-type]
+        packed.read_json(b"", None)  # type: ignore[arg-type]
+
+
+def test_what_batches_have_together() -> None:
+    """Both implementations tell it alike."""
+    types = Types()
+    messages = [request(event_text("a", 1, "x")), request(*[event_text("b", 2)] * 3)]
+    both: list[tuple[Any, list[Any]]] = [
+        (packed, [types.batch(i) for i in messages]),
+        (plain, [plain_batch(decode_events(i)) for i in messages]),
+    ]
+    for module, batches in both:
+        empty = plain_batch(()) if module is plain else packed.batch_of((), types.table)
+        batches[1].requested = 2
+        n_bytes = sum(batch.payload_bytes for batch in batches)
+        assert module.totals([]) == (0, 0, 0)
+        assert module.totals([*batches, empty]) == (4, 3, n_bytes)
+        assert module.claim([*batches, empty], "source", "quota") == 5
+        assert {(i.source, i.quota) for i in (*batches, empty)} == {("source", "quota")}
+        assert not module.are_keyed([])
+        assert not module.are_keyed(batches)
+        batches[1].key = "key"
+        assert module.are_keyed(batches)
+        batches[1].key, batches[0].request_key = None, "key"
+        assert module.are_keyed(batches)
+        assert module.are_alike([])
+        batches[0].committed = batches[1].committed = object()
+        assert module.are_alike(batches)
+        batches[1].first = batches[0]
+        assert not module.are_alike(batches)
+        batches[1].first, batches[1].committed = None, object()
+        assert not module.are_alike(batches)
+
+
+def test_functions_of_batches_refuse_none() -> None:
+    wrong: Any = [Types().batch(request(event_text("a"))), None]
+    acts: tuple[Any, ...] = (packed.totals, packed.are_keyed, packed.are_alike)
+    for act in acts:
+        for batches in (wrong, wrong[::-1], None):
+            with pytest.raises(TypeError):
+                act(batches)
+    with pytest.raises(TypeError):
+        packed.claim(wrong, None, None)  # type: ignore[arg-type]

@@ -551,7 +551,7 @@ async def test_read_batches_and_others_are_committed_together(tmp_path: Path) ->
         assert ids == [*range(ids[0], ids[0] + len(ids))]
         for session, message in zip(sessions, messages, strict=True):
             events = decode_events(message)
-            assert [*session.register_events] == [*events]
+            assert [*session] == [*events]
             assert session.last_id == session.events[-1].id
             assert packed.encode_events(session) == codec.encode_events(session.events)
         params = QueryTimeseriesParams(OURS, order=Order.ASCENDING)

@@ -129,7 +129,7 @@ class Both:
 
 def check_view(found: Batch, expected: Any, n_requested: int) -> None:
     """Hold what a batch tells, and its answer, to one in Python."""
-    assert [*found.register_events] == [*expected.register_events]
+    assert [*found] == [*expected]
     assert found.event_types == expected.event_types
     assert found.types == expected.types
     assert found.instances == [*expected.instances]
@@ -137,7 +137,7 @@ def check_view(found: Batch, expected: Any, n_requested: int) -> None:
     assert found.requested == n_requested
     assert found.last_instance == expected.last_instance
     assert len(found) == len(expected)
-    is_binary = any(isinstance(i.payload, BinaryPayload) for i in expected.register_events)
+    is_binary = any(isinstance(i.payload, BinaryPayload) for i in expected)
     assert found.is_encodable is not is_binary
     events = packed.session_events(found)
     assert events == packed.session_events(expected)

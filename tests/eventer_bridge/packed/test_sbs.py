@@ -54,7 +54,7 @@ def new_types() -> Types:
 
 
 def pack(types: Types, message: bytes) -> Batch | None:
-    return packed.read_sbs(message, types.table, read)
+    return packed.read_sbs(message, types.table)
 
 
 def read(message: bytes) -> Sequence[RegisterEvent]:

@@ -161,9 +161,7 @@ def test_what_a_type_is_as_json_counts() -> None:
     for number in range(100):
         name = b"%d" % number + b"\0" * 500
         event = b"\x81" + bytes((len(name) >> 7, len(name) & 0x7F | 0x80)) + name
-        assert (
-            packed.read_sbs(b"\x81" + event + b"\x80\x80", types.table, decode_events) is not None
-        )
+        assert packed.read_sbs(b"\x81" + event + b"\x80\x80", types.table) is not None
         n_largest = max(n_largest, len(types.table))
     assert n_largest == 10_000 // (OVERHEAD_BYTES + 7 * 500)
 
@@ -257,10 +255,10 @@ def test_being_full_begins_no_epoch() -> None:
 def test_types_of_objects_are_known_by_themselves() -> None:
     types = Types()
     by_text = types.batch(of("a", "b"))
-    by_objects = [packed.batch_of(by_text.register_events, types.table) for _ in range(2)]
+    by_objects = [packed.batch_of(by_text, types.table) for _ in range(2)]
     assert types.asked == [b'["a"]', b'["b"]', ("a",), ("b",)]
     for found in by_objects:
-        check_events(found, by_text.register_events, types)
+        check_events(found, by_text, types)
     types.unknown.add(("c",))
     events = decode_events(of("a", "c"))
     with pytest.raises(ValueError, match="a type that cannot be stored"):
@@ -284,10 +282,10 @@ def test_what_find_raises_is_told() -> None:
     table = TypeTable(find, MAX_BYTES)
     for _ in range(3):
         with pytest.raises(FindError):
-            packed.read_json(of("a", "b", "a"), table, decode_events)
+            packed.read_json(of("a", "b", "a"), table)
     assert len(table) == 1
     is_failing = False
-    assert packed.read_json(of("a", "b", "a"), table, decode_events) is not None
+    assert packed.read_json(of("a", "b", "a"), table) is not None
 
 
 @pytest.mark.parametrize(
@@ -305,7 +303,7 @@ def test_what_find_may_not_return(wrong: Any) -> None:
     table = TypeTable(lambda _: wrong, MAX_BYTES)
     for _ in range(2):
         with pytest.raises((ValueError, TypeError)):
-            packed.read_json(of("a"), table, decode_events)
+            packed.read_json(of("a"), table)
     assert len(table) == 0
 
 
@@ -354,12 +352,12 @@ def test_nothing_is_kept_that_is_not_needed() -> None:
         return (name,), b"type", text
 
     table = TypeTable(find, 3_000)
-    found = packed.read_json(of("first", "a", "b", "a"), table, decode_events)
+    found = packed.read_json(of("first", "a", "b", "a"), table)
     assert found is not None
     for number in range(100):
-        assert packed.read_json(of(str(number), "a"), table, decode_events) is not None
-        assert packed.read_json(of(str(number), "a")[:-1], table, decode_events) is None
-        assert packed.read_json(of(str(number), "a") + b"x", table, decode_events) is None
+        assert packed.read_json(of(str(number), "a"), table) is not None
+        assert packed.read_json(of(str(number), "a")[:-1], table) is None
+        assert packed.read_json(of(str(number), "a") + b"x", table) is None
     gc.collect()
     alive = [i for i in gone if i() is not None]
     assert len(alive) == 3 + len(table)

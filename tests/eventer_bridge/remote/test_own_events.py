@@ -39,7 +39,7 @@ async def member(
 
 @pytest.mark.parametrize("backend", ["memory", "dummy"])
 async def test_one_that_misses_nothing_does_not_wait_for_ever(backend: str) -> None:
-    made = await rocksdb.create_temporary() if backend == "memory" else dummy.create()
+    made = await rocksdb.create_temporary() if backend == "memory" else dummy.DummyBackend()
     if backend == "memory":
         await made.note_whole()
     async with member(made) as (core, group):

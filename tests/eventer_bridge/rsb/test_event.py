@@ -7,7 +7,7 @@ import pytest
 
 from eventer_bridge import limits
 from eventer_bridge.errors import InvalidEventError
-from eventer_bridge.rsb.event import Informer, MetaData, RsbEventId, parse_scope
+from eventer_bridge.rsb.event import Informer, MetaData, RsbEvent, RsbEventId, Scope, parse_scope
 from tests.eventer_bridge.rsb.samples import sample
 
 
@@ -21,7 +21,7 @@ from tests.eventer_bridge.rsb.samples import sample
 def test_the_id_is_derived_from_sender_and_sequence(
     sender: str, sequence: int, expected: str
 ) -> None:
-    assert RsbEventId(UUID(sender), sequence).to_uuid() == UUID(expected)
+    assert RsbEvent(RsbEventId(UUID(sender), sequence), Scope(())).id == UUID(expected)
     assert sample(sequence, sender=UUID(sender)).id == UUID(expected)
 
 
@@ -56,7 +56,7 @@ def test_an_informer_counts_and_wraps() -> None:
     ids = [informer.create(informer.scope).event_id for _ in range(4)]
     assert [i.sequence for i in ids] == [2**32 - 2, 2**32 - 1, 0, 1]
     assert {i.sender for i in ids} == {informer.sender}
-    assert len({i.to_uuid() for i in ids}) == 4
+    assert len({RsbEvent(i, Scope(())).id for i in ids}) == 4
     assert Informer(informer.scope).sender != informer.sender
 
 

@@ -23,7 +23,7 @@ def test_the_hash_of_a_chosen_token() -> None:
         assert "hunter2" not in result.stdout
         [found] = tokens.read(result.stdout.removeprefix("token: ").strip(), "t")
         assert found.hash.salt is not None
-        assert tokens.ext_scrypt("hunter2", found.hash.salt) == found.hash.digest
+        assert tokens.scrypt("hunter2", found.hash.salt) == found.hash.digest
 
 
 @pytest.mark.parametrize(

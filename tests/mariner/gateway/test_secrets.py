@@ -114,7 +114,7 @@ async def test_others_are_served_while_a_token_is_guessed(
         gate.wait(60)
         return bytes(32)
 
-    monkeypatch.setattr(tokens, "ext_scrypt", check)
+    monkeypatch.setattr(tokens, "scrypt", check)
     async with running_gateway(configured) as gateway:
         port = gateway.mariner.port
         async with await RawPeer.init(port) as honest:
@@ -130,7 +130,7 @@ async def test_others_are_served_while_a_token_is_guessed(
 async def test_a_guesser_who_leaves_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     configured = clients(token=tokens.scrypt_text(CHOSEN))
     gate = threading.Event()
-    monkeypatch.setattr(tokens, "ext_scrypt", lambda token, salt: gate.wait(60) and bytes(32))
+    monkeypatch.setattr(tokens, "scrypt", lambda token, salt: gate.wait(60) and bytes(32))
     async with running_gateway(configured) as gateway:
         for _ in range(10):
             peer = await RawPeer.connect(gateway.mariner.port)

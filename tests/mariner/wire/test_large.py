@@ -7,11 +7,13 @@ import json
 import pytest
 
 from eventer_bridge import limits as core_limits
-from eventer_bridge.slices import at_once
+from eventer_bridge.packed import Batch
+from eventer_bridge.slices import Steps, at_once
 from mariner import limits
 from mariner.errors import ContractError
 from mariner.wire import codec, large
 from mariner.wire.messages import Message, QueryReq, RegisterReq
+from tests.eventer_bridge.packed.support import Types
 
 EVENT = '{"type":["a","b"],"source_timestamp":{"s":1,"us":2},"payload":null}'
 NEAR = '{"type":["a","b"],"source_timestamp":{"s":1.0,"us":1.5},"payload":null}'
@@ -23,6 +25,7 @@ NESTED = (
 )
 ONE = '{"payload_type":"json","data":%s}'
 N = 3_000
+TYPES = Types()
 
 
 def register(events: str, head: str = "", tail: str = "") -> bytes:
@@ -31,10 +34,18 @@ def register(events: str, head: str = "", tail: str = "") -> bytes:
     ).encode()
 
 
+def steps_of(message: bytes) -> Steps[Message]:
+    found = yield from large.decode(message, TYPES.table)
+    if not isinstance(found, Batch):
+        return found
+    assert found.requested == len(found)
+    return RegisterReq(found.register_id, (*found,), found.request_key, found.after_key)
+
+
 def decode(message: bytes) -> tuple[Message, int]:
     """What it is, and in how many steps that was found."""
     assert len(message) > limits.LARGE_FRAME_BYTES
-    steps = large.decode(message)
+    steps = steps_of(message)
     n_steps = 0
     while True:
         try:
@@ -149,7 +160,7 @@ def test_payloads_are_deep_as_in_small_messages() -> None:
         event = EVENT.replace("null", f'{{"payload_type":"json","data":{data}}}')
         message = register(f"{MANY},{event}")
         if is_accepted:
-            at_once(large.decode(message))
+            at_once(steps_of(message))
             continue
         with pytest.raises(ContractError, match="nested") as e:
             decode(message)
@@ -173,7 +184,7 @@ def test_what_was_refused_is_gone_at_once(message: bytes) -> None:
     gc.disable()
     try:
         with contextlib.suppress(ContractError):
-            at_once(large.decode(message))
+            at_once(steps_of(message))
         assert gc.collect() == 0  # no cycle, which would keep the message for long
     finally:
         gc.enable()

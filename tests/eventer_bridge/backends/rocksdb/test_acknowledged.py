@@ -14,6 +14,7 @@ from eventer_bridge.backends import rocksdb
 from eventer_bridge.backends.base import Backend
 from eventer_bridge.backends.rocksdb import control, directories, log_tail
 from eventer_bridge.backends.rocksdb.commit import Commit
+from eventer_bridge.backends.rocksdb.keys import FORMAT_KEY
 from eventer_bridge.backends.rocksdb.log_files import list_logs
 from eventer_bridge.backends.rocksdb.log_tail import FILE, find_end
 from eventer_bridge.errors import (
@@ -203,7 +204,7 @@ async def test_a_loss_of_another_format_is_not_accepted(tmp_path: Path) -> None:
     async with await rocksdb.create(live) as backend:
         writer = Writer(backend)
         commit = Commit()
-        backend._store.stage_format(commit, b"2")
+        commit.batch.put(FORMAT_KEY, b"2")
         backend._store.ext_write_synced(commit)
         end = find_end(list_logs(live)[-1])
         await writer.session(draft())

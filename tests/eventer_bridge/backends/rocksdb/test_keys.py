@@ -67,11 +67,8 @@ def test_a_session_key_is_timestamp_server_and_session(timestamp: Timestamp, id_
 @given(events, st.integers(0, 2**32 - 1))
 def test_an_event_comes_back(event: Event, number: int) -> None:
     type_id = keys.encode_type_id(number)
-    origin, [session] = keys.encode_sessions([[event]])
-    key = origin + session
-    assert key == keys.session_key(event.timestamp, event.id.server, event.id.session)
-    instance = keys.INSTANCES[event.id.instance]
-    key = type_id + key + instance
+    key = type_id + keys.session_key(event.timestamp, event.id.server, event.id.session)
+    key += keys.encode_int(event.id.instance)
     assert len(key) == keys.TYPE_BYTES + keys.POSITION_BYTES
     value = encoded(event)
     names = {type_id: event.type}

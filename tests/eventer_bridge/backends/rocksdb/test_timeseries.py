@@ -136,7 +136,7 @@ def test_reading_values_stops_when_the_store_is_to_close(tmp_path: Path) -> None
         snapshot = store.snapshot()
         key = snapshot.find(event.id)
         assert key is not None
-        accepts = query.ValueFilter(snapshot, [lambda _: False], None)
+        accepts = query.value_filter(snapshot, [lambda _: False], None)
         for _ in range(1_000):
             assert not accepts(key)
         store.is_closing = True

@@ -47,7 +47,6 @@ class SlowBackend(RocksDbBackend):
         self.asked: list[tuple[int, TypeQuota | None, int]] = []
         self.in_steps: list[int] = []
         self.queries: list[tuple[object, ...]] = []
-        self.why: str | None = None
         self.on_register: Callable[[], None] = lambda: None
         self.failure_cbs: list[Callable[[], None]] = []
 
@@ -55,23 +54,19 @@ class SlowBackend(RocksDbBackend):
     async def create(cls) -> "SlowBackend":
         return cls(await asyncio.to_thread(ext_open_temporary))
 
-    @property
-    def failure(self) -> str | None:
-        return self.why
-
     def register_failure_cb(self, cb: Callable[[], None]) -> util.RegisterCallbackHandle:
         self.failure_cbs.append(cb)
         return util.RegisterCallbackHandle(lambda: self.failure_cbs.remove(cb))
 
     def fail(self, why: str | None) -> None:
-        self.why = why
+        self.failure = why
         for cb in self.failure_cbs:
             cb()
 
     def reserve(self, server_id: int, session: int) -> asyncio.Future[None]:
-        if self.why is None:
+        if self.failure is None:
             return super().reserve(server_id, session)
-        return failed(asyncio.get_running_loop().create_future(), StorageError(self.why))
+        return failed(asyncio.get_running_loop().create_future(), StorageError(self.failure))
 
     def register(
         self,
@@ -84,8 +79,8 @@ class SlowBackend(RocksDbBackend):
         self.asked += [
             (len(i), quota, i.requested if n_asked is None else n_asked) for i in batches
         ]
-        if self.why is not None:
-            return failed(asyncio.get_running_loop().create_future(), StorageError(self.why))
+        if self.failure is not None:
+            return failed(asyncio.get_running_loop().create_future(), StorageError(self.failure))
         commit = super().register(batches, quota, n_asked, requests)
         if not self.is_slow:
             return commit
