@@ -269,7 +269,6 @@ class Watcher(Resource):
 
 
 def _reason(error: Exception, url: str) -> str:
-    """Why metrics could not be read."""
     if isinstance(error, aiohttp.ClientConnectorError):
         if isinstance(error, aiohttp.ClientConnectorCertificateError):
             cause = error.certificate_error

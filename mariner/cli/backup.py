@@ -194,7 +194,6 @@ def _print_counts(what: str, store: Store, started: float) -> None:
 
 
 def _consequences(restored: Restored) -> str:
-    """Consequences of a restore for replicas, relays, streams and clients."""
     lines = [f"history {restored.history_id} begins: of what was registered after the backup,"]
     lines += (
         f"  server {i.server_id} has nothing behind session {i.last_session or 0};"

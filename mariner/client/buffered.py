@@ -157,7 +157,6 @@ class RegistrationBuffer(Resource):
             self._notify_written()
 
     async def _write(self) -> None:
-        """Write what has gathered."""
         self._wanted.clear()
         added, self._added, self._added_bytes = self._added, [], 0
         forwarded, self._forwarded = self._forwarded, []

@@ -304,7 +304,6 @@ class Client(Resource):
         self._up_to_date.result()
 
     async def _acknowledge(self, message: messages.EventsAck) -> None:
-        """See ``ReplayBatch.ack``."""
         if not self._has_cursor:
             raise errors.LocalProtocolError("ack: connect with a cursor")
         await self._connection.wait_writable()
@@ -449,7 +448,6 @@ class Client(Resource):
 
 
 def _start_of(start: Start | None) -> Literal["earliest"] | tuple[model.EventId, ...] | None:
-    """As a message has it."""
     if start is None or isinstance(start, str):
         return start
     return tuple(start.values() if isinstance(start, Mapping) else start)

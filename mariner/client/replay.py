@@ -81,9 +81,8 @@ async def batches(
 ) -> AsyncIterator[ReplayBatch]:
     """Batches of what was received, to its end, or until the client is up to date.
 
-    Raises:
-        GapError: retention deleted events that were not seen; what follows is still there.
-        OtherHistoryError: what was seen is not what the server has; what it has follows.
+    Raises GapError if retention deleted events that were not seen, OtherHistoryError if what was
+    seen is not what the server has; what follows is still there.
     """
     is_live = False
     async for item in received:

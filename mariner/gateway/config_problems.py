@@ -141,7 +141,6 @@ def _nodes(data: Any, key: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _node_problems(key: str, node: Mapping[str, Any]) -> Iterator[str]:
-    """What may be wrong in any object with such a key."""
     yield from _token_problems(f"{key}.token", node.get("token"))
     for index, pattern in enumerate(node.get("subscriptions", ())):
         try:

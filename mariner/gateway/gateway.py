@@ -59,13 +59,9 @@ async def create(config: configs.GatewayConfig, *, accept_loss: bool = False) ->
     """Start a gateway.
 
     ``accept_loss``: continue without acknowledged events, if the store lost some, or others of its
-    group may have some that it has not.
-
-    Raises:
-        ConfigurationError: a certificate or a schema cannot be used.
-        StorageError: the store cannot be opened.
-        OSError: an address cannot be listened on.
-        LimitError: the limit of open files is too low.
+    group may have some that it has not. Raises ConfigurationError (a certificate or a schema),
+    StorageError (the store cannot be opened), OSError (an address cannot be listened on) and
+    LimitError (the limit of open files is too low).
     """
     gateway = Gateway(config, accept_loss=accept_loss)
     async with closed_on_error(gateway):

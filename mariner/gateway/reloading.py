@@ -86,7 +86,6 @@ class Reloader:
 
 
 def _audit(report: Mapping[str, Sequence[str]]) -> None:
-    """A line, or several if there is much of it."""
     changes = [(what, key) for what, keys in report.items() for key in keys]
     for first in range(0, max(len(changes), 1), limits.AUDITED_ITEMS):
         extra: dict[str, list[str]] = {what: [] for what in report}

@@ -118,19 +118,13 @@ class RemoteStatus(msgspec.Struct, frozen=True):
 
 
 class GatewayStatus(msgspec.Struct, frozen=True):
-    """See the module.
+    """See the module. ``status``: OPERATIONAL or why not; ``not_ready``: why it could not serve.
 
-    Attributes:
-        status: OPERATIONAL or why not, as clients are told.
-        not_ready: why it could not serve now; None: it could.
-        started: in ISO 8601, ``uptime_s`` ago.
-        store: None in relay mode.
-        clients: those that are furthest behind first, then the busiest; so many are left out.
-        slowest: connections that are furthest behind.
-        cursors: those that are furthest behind first; at most ``limits.MAX_CURSORS``.
-        days_left: of certificates and revocation lists, by their keys.
-        is_reloaded: whether the last reload, if any, succeeded.
-        errors: the last lines of the log that are errors, oldest first.
+    ``started`` is in ISO 8601, ``uptime_s`` ago. ``store``: None in relay mode. Clients, slowest
+    connections and cursors (at most ``limits.MAX_CURSORS``) come with those that are furthest
+    behind first, then the busiest; so many clients are left out. ``days_left`` are of certificates
+    and revocation lists, by their keys. ``is_reloaded``: whether the last reload, if any,
+    succeeded. ``errors``: the last lines of the log that are errors, oldest first.
     """
 
     name: str

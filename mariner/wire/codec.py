@@ -294,7 +294,6 @@ def _refuse_explained(message: bytes) -> None:
 
 
 def _refuse_unexplained(message: bytes, reason: str, pointer: str = "") -> NoReturn:
-    """Refuse a message for a reason that is not the schema's."""
     head = _decode_head(message)
     value = {
         key: _decode_any(raw)
@@ -410,13 +409,18 @@ def encode_events_in_steps(
     events: Sequence[Event], *, is_redelivered: bool = False
 ) -> Steps[list[bytes]]:
     """The parts of an ``events`` message, encoded in steps."""
-    encoded = [b'{"msg_type":"events","events":[']
+    end = b'],"redelivered":true}' if is_redelivered else b"]}"
+    return _encode_parts(b'{"msg_type":"events","events":[', event_parts(events), end)
+
+
+def _encode_parts(head: bytes, parts: Iterable[Sequence[Event]], end: bytes) -> Steps[list[bytes]]:
+    encoded = [head]
     comma = b""
-    for some in event_parts(events):
+    for some in parts:
         encoded += (comma, encode_events(some))
         comma = b","
         yield
-    encoded.append(b'],"redelivered":true}' if is_redelivered else b"]}")
+    encoded.append(end)
     return encoded
 
 
@@ -437,24 +441,18 @@ def encode_query_result(query_id: int, result: model.QueryResult) -> Steps[list[
     """The parts of a ``query_res``, whose events are encoded in steps; one part if they are few."""
     events = result.events
     end = b'],"more_follows":true}' if result.more_follows else b'],"more_follows":false}'
+    head = b'{"msg_type":"query_res","query_id":%d,"events":[' % query_id
     if isinstance(events, StoredEvents):
-        before = b'{"msg_type":"query_res","query_id":%d,"events":[' % query_id
-        return [encode_stored(events, before, end)]
+        return [encode_stored(events, head, end)]
     if len(events) <= core_limits.STEP_EVENTS:
         n_bytes = sum([len(i.payload.data) for i in events if i.payload is not None])
         if n_bytes <= core_limits.STEP_BYTES:
             return [_encode(wire.QueryRes(query_id, events, result.more_follows))]
-    encoded = [b'{"msg_type":"query_res","query_id":%d,"events":[' % query_id]
     del events
     waiting = yield from cut_in_steps(result.events)
     del result  # each event is freed once encoded, not all of them at once
-    comma = b""
-    while waiting:
-        encoded += (comma, encode_events(waiting.popleft()))
-        comma = b","
-        yield
-    encoded.append(end)
-    return encoded
+    parts = (waiting.popleft() for _ in range(len(waiting)))
+    return (yield from _encode_parts(head, parts, end))
 
 
 # --- between wire and messages ------------------------------------------------------------

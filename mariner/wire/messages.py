@@ -64,16 +64,13 @@ class ConnectionAttempt(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fi
 class InitReq(Tagged, frozen=True, tag="init_req", omit_defaults=True):
     """Client → server, once, first: the client's identity and subscription.
 
-    Attributes:
-        start: what was persisted before is sent, too: from the oldest event on, or behind the last
-            one that was seen of each server.
-        cursor: name of what keeps how far the client acknowledged.
-        decline_gap: whether to decline the client if retention deleted what it did not see, and to
-            close it if that happens later.
-        histories: of the events in ``start``, as far as they are known. The client wants to know
-            the server's; if they differ, it is told (:class:`Gap`). None: it does not, and is
-            declined.
-        attempt: with a cursor: an older one does not take it from a newer one.
+    With ``start`` what was persisted before is sent, too: from the oldest event on, or behind the
+    last one that was seen of each server. ``cursor`` names what keeps how far the client
+    acknowledged; with it, an older ``attempt`` does not take it from a newer one. ``decline_gap``:
+    whether to decline the client if retention deleted what it did not see, and to close it if that
+    happens later. ``histories`` are of the events in ``start``, as far as they are known. The
+    client wants to know the server's; if they differ, it is told (:class:`Gap`). None: it does not,
+    and is declined.
     """
 
     client_name: str

@@ -173,7 +173,6 @@ class CursorsPanel(Panel):
             await self._look(self._picked)
 
     async def _look(self, cursor: CursorStatus) -> None:
-        """Show what a cursor parked."""
         reason = await self._request(CursorRequest("show", cursor.client, cursor.name))
         if reason is not None:
             self._say(reason, "")

@@ -117,15 +117,11 @@ class TimeChart:
 
 
 class TextTable(Generic[T]):
-    """A table of items.
+    """A table of items; ``key`` returns what identifies one, else its first text does.
 
-    Args:
-        columns: texts of an item, by the titles of their columns.
-        key: returns what identifies an item; None: its first text.
-        empty: text if there are no rows; ours, not from events.
-        page_rows: rows that are seen at a time.
-        on_pick: called with the key of the row that is picked, and None when it no longer is;
-            None: rows cannot be picked.
+    ``empty`` is shown without rows: ours, not from events. ``page_rows`` are seen at a time.
+    ``on_pick`` is called with the key of the row that is picked, and None when it no longer is;
+    else rows cannot be.
     """
 
     def __init__(

@@ -112,7 +112,6 @@ def make_local(
 
 @contextlib.contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables for processes that are started in the block."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:

@@ -208,7 +208,6 @@ lake.add_command(command_of(MARINER._replace(options=_OPTIONS), ingest))
 def _source_options(
     server: Target, server_ids: tuple[int, ...], batch: int | None
 ) -> dict[str, str]:
-    """Options of the data source for a gateway."""
     options = {
         "host": server.host,
         "port": str(server.port),

@@ -158,7 +158,6 @@ def report(  # noqa: PLR0917  # click gives all of them by name
 
 
 def _gateway_arguments(address: str, access: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of ``mariner_spark.read`` for a gateway."""
     if _ADDRESS.fullmatch(address) is None:
         raise click.BadParameter(f"{address!r}: expected HOST or HOST:PORT", param_hint="--gateway")
     if access["name"] is None:

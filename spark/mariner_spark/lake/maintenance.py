@@ -300,7 +300,6 @@ def count(path: str) -> tuple[int, int]:
 
 
 def _totals(table: DeltaTable) -> tuple[int, int, int]:
-    """Rows, files and bytes of a table."""
     files = pa.table(table.get_add_actions())
     n_rows, n_bytes = (pc.sum(files.column(i)).as_py() or 0 for i in ("num_records", "size_bytes"))
     return n_rows, files.num_rows, n_bytes

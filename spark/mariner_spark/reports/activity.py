@@ -57,7 +57,6 @@ def activity(
 
 
 def _view(rows: Sequence[views.Row], _totals: views.Row) -> views.View:
-    """Stacked bars over time."""
     others = "all others"
     prefixes = views.labels_of("prefix", rows)
     colours = dict(zip(prefixes.values(), views.PALETTE, strict=False))

@@ -37,7 +37,6 @@ _CLIENT_TYPE: Final = r"^event/[^/]+/(eventer|mariner)/([^/]+)\z"
 
 
 def _totals_of_runs(_events: DataFrame, found: DataFrame) -> DataFrame:
-    """Totals of :func:`find_runs`: a row."""
     longest = sf.struct(*_SUBJECT, _up_s().alias("up_s"))
     order = sf.struct(_up_s(), "begin", *_SUBJECT)
     return found.agg(
@@ -275,7 +274,6 @@ def _mark(moment: str, is_begin: bool, is_seen: bool) -> Column:
 
 
 def _view_availability(rows: Sequence[views.Row], totals: views.Row) -> views.View:
-    """Bars: the part of the time that each was up."""
     shown = rows[: views.N_BARS]
     names = _labels_of_subjects(shown, totals)
     marks = [
@@ -298,7 +296,6 @@ def _view_availability(rows: Sequence[views.Row], totals: views.Row) -> views.Vi
 
 
 def _view_runs(rows: Sequence[views.Row], totals: views.Row) -> views.View:
-    """Timeline of the times that each was up."""
     engines_first = sorted(rows, key=lambda row: (row["kind"] != "engine", row["begin"]))
     names = _labels_of_subjects(engines_first, totals)
     shown = dict(list(names.items())[: views.N_BARS])
@@ -331,14 +328,12 @@ def _view_runs(rows: Sequence[views.Row], totals: views.Row) -> views.View:
 
 
 def _subject(row: views.Row) -> tuple[int, str, str | None]:
-    """Key of an engine or client."""
     return row["server"], row["kind"], row["name"]
 
 
 def _labels_of_subjects(
     rows: Sequence[views.Row], totals: views.Row
 ) -> dict[tuple[int, str, str | None], str]:
-    """Labels of engines and clients."""
     return views.labels({_subject(row): _name_of_subject(row, totals) for row in rows})
 
 

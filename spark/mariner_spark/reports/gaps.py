@@ -96,7 +96,6 @@ gaps: Final = views.first_of(find_gaps, lambda: REPORT)
 
 
 def _view(rows: Sequence[views.Row], totals: views.Row) -> views.View:
-    """Timeline of the types with the largest gaps."""
     names = views.labels_of("type_path", rows)
     shown = dict(list(names.items())[: views.N_BARS])
     colours = {"until the end": "#ff725c", "until the next event": "#e8a33d"}

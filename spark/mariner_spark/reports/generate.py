@@ -295,7 +295,6 @@ def _read(spark: SparkSession, job: ReportJob) -> Iterator[DataFrame]:
 
 
 def _value_path(job: ReportJob) -> str:
-    """Path of the numbers in payloads."""
     return job.path_of_lake or job.value_path or values.DEFAULT_PATH
 
 

@@ -70,7 +70,6 @@ latency: Final = views.first_of(find_latencies, lambda: REPORT)
 
 
 def _view(rows: Sequence[views.Row], totals: views.Row) -> views.View:
-    """Percentiles of each prefix on a line."""
     measured = [row for row in rows if row["p50_s"] is not None]
     with_source, late, future = (
         formats.count(totals[name]) for name in ("with_source", "late", "future")

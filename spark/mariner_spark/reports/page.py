@@ -118,7 +118,6 @@ def _section(section: Section, specs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _cells(columns: Sequence[Column], row: Row) -> list[tuple[str, str, bool]]:
-    """Text, kind and alignment of a row's cells."""
     cells = []
     for name, _, kind in columns:
         value = row[name]

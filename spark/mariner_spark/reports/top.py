@@ -60,7 +60,6 @@ top: Final = views.first_of(find_top, lambda: REPORT)
 
 
 def _view(rows: Sequence[views.Row], totals: views.Row) -> views.View:
-    """The largest types by events and by bytes."""
     finding = (
         f"{formats.name(rows[0]['type_path'])} is the largest: {formats.count(rows[0]['events'])}"
         f" events ({formats.show('share', rows[0]['events_share'])}),"

@@ -84,7 +84,6 @@ def _weighted(numbers: DataFrame, width: timedelta) -> DataFrame:
 
 
 def _by_bucket(weighted: DataFrame) -> DataFrame:
-    """Aggregates by type and bucket, in order."""
     # weights are parts of a bucket, so that the sum does not grow with them
     total = sf.sum(
         sf.col("value") * sf.col("held")
@@ -128,7 +127,6 @@ def _within(number: str, low: str, high: str) -> Column:
 
 
 def _view(rows: Sequence[views.Row], totals: views.Row) -> views.View:
-    """A small chart per type: the mean of its numbers between minimum and maximum."""
     by_type: dict[str, list[views.Row]] = {}
     for row in rows:
         by_type.setdefault(row["type_path"], []).append(row)

@@ -124,12 +124,10 @@ class GatewayClient:
     ) -> Pages:
         """Pages of an answer (``eventer_bridge.core.paging``), none of which is empty.
 
-        No page is requested after one whose last event satisfies ``is_last``.
-
-        Raises:
-            MarinerError: the gateway violated the protocol.
-            GatewayUnavailableError: the connection was lost, or there was no answer in time.
-            SourceError: the gateway does not return the remaining events, or the same again.
+        No page is requested after one whose last event satisfies ``is_last``. Raises MarinerError
+        if the gateway violated the protocol, GatewayUnavailableError if the connection was lost, or
+        there was no answer in time, SourceError if it does not return the remaining events, or the
+        same again.
         """
         pages = query_pages(self._client.query, params, limit)
         page: Future[Sequence[Event] | None] = self._submit(_next(pages))

@@ -68,7 +68,6 @@ def last_timestamp(options: GatewayOptions, time: Interval) -> Timestamp | None:
 
 
 def _params(selection: Selection) -> QueryTimeseriesParams:
-    """Query of a selection, for all servers."""
     t_from, t_to = selection.time.timestamps()
     source_from, source_to = (selection.source or Interval()).timestamps()
     if selection.source is not None and source_from is None and source_to is None:
@@ -131,7 +130,6 @@ def _split_by_session(gateway: GatewayClient, server: int, n_slices: int) -> Pla
 
 
 def _is_after(partition: NetworkPartition, event: Event) -> bool:
-    """Whether an event is after the sessions of a partition."""
     return partition.last_session is not None and event.id.session > partition.last_session
 
 

@@ -300,7 +300,6 @@ class _Option(NamedTuple):
 def _option(
     kind: _Kind, use: _For, about: str, name: str | None = None, argument: str | None = None
 ) -> dict[str, _Option]:
-    """Metadata of a field."""
     return {"option": _Option(kind, use, about, name, argument)}
 
 
@@ -516,7 +515,6 @@ def _parse(name: str, text: str) -> Any:
 
 
 def _check(options: Options) -> None:
-    """Check options against each other."""
     for name, other in (("cert", "key"), ("key", "cert")):
         if name in options.given and other not in options.given:
             raise OptionError(other, f"is needed with {name}")
@@ -531,7 +529,6 @@ def _check(options: Options) -> None:
 
 
 def _suggest(name: str) -> str:
-    """Suggestion for an unknown option."""
     if close := difflib.get_close_matches(name.lower(), _NAMES, n=1, cutoff=0.5):
         return f"maybe {_NAMES[close[0]]}?"
     return f"expected some of {', '.join(sorted(_NAMES.values(), key=str.lower))}"

@@ -276,11 +276,9 @@ def _is_any_missing(ids: Sequence[EventId], events: Sequence[Event]) -> bool:
 
 
 def _is_unread(gateway: GatewayClient, event_type: EventType, offset: EventId) -> bool:
-    """Whether all stored events of a type are after an offset."""
     oldest = gateway.first(model.QueryTimeseriesParams([event_type], order=model.Order.ASCENDING))
     return oldest is not None and oldest.id.server == offset.server and oldest.id > offset
 
 
 def _start_type(server: int) -> EventType:
-    """Type of the event that a server registers at its start."""
     return ("event", str(server), "engine")

@@ -211,7 +211,6 @@ def _encoded(selection: Selection) -> tuple[bytes, bytes]:
 
 
 def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
-    """Ascending type numbers as runs."""
     array = np.array(numbers)
     parts = np.split(array, np.flatnonzero(np.diff(array) != 1) + 1)
     return [(int(i[0]), int(i[-1])) for i in parts]

@@ -60,9 +60,9 @@ class StreamReader(DataSourceStreamReader, datasource.SupportsTriggerAvailableNo
     """Reads those columns of the events that the options select.
 
     Its methods raise OptionError (no gateway can be reached at the start, one refuses this client,
-    none shows a server, or two have different events of a server), DataLossError (a gateway no
-    longer has events that are to be read) and HistoryError (its events do not continue those that
-    were read).
+    none shows a server, or two have different events of one), DataLossError (a gateway no longer
+    has events that are to be read) and HistoryError (its events do not continue those that were
+    read).
     """
 
     def __init__(self, parsed: Options, schema: StructType) -> None:
@@ -302,7 +302,6 @@ def _pending(begin: Offsets, end: Offsets) -> Iterator[tuple[int, EventId]]:
 
 
 def _is_recent_connection(event: Event) -> bool:
-    """Whether an event reports a connection, and is recent."""
     age_s = time.time() - event.timestamp.s
     return _CONNECTION_EVENTS.matches(event.type) and age_s < limits.CONNECTION_EVENTS_WAIT_S
 
@@ -486,7 +485,6 @@ class _PartitionReader:
 
 
 def _until_complete(answers: Iterable[_Availability]) -> list[_Availability]:
-    """Answers up to the first that is complete."""
     found: list[_Availability] = []
     for answer in answers:
         found.append(answer)
@@ -503,7 +501,6 @@ def _report(options: Options, reason: str) -> None:
 
 
 def _make_filter(types: tuple[EventType, ...] | None) -> Callable[[EventType], bool]:
-    """Condition: whether a type is selected."""
     if types is None:
         return lambda event_type: True
     return lru_cache(limits.NAMED_TYPES)(Subscription(types).matches)
