@@ -143,7 +143,7 @@ def restore(
     with store_errors():
         if store.is_dir() and control.is_served(store):
             raise StorageError(f"{store}: is in use by a running gateway")
-        source, copy = _kept(place, name) if place is not None else _directory(*sources, store)
+        source, copy = _kept(place, name) if place is not None else _directory(sources[0], store)
         with directories.new_directory(store) as path:
             copy(path)
             n_left_out = 0 if until is None else ext_rewind(path, until)

@@ -256,7 +256,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        made = [Histogram(f"mariner_{name}", *more) for name, *more in _HISTOGRAMS]
+        made = [Histogram(f"mariner_{i[0]}", i[1], i[2], i[3]) for i in _HISTOGRAMS]
         commit, events, sync, loop_lag, query = made
         self.rsb = RsbLatency()
         for histogram in (*made, self.rsb):

@@ -54,8 +54,8 @@ async def test_a_flood_is_read_and_counted() -> None:
         assert len(tail.kept) == limits.MAX_TAIL_EVENTS
         assert tail.close_reason is None
         await tail.async_close()
-        assert tail.close_reason is not None
         await watcher.async_close()
+        assert tail.close_reason is not None
 
 
 async def test_what_is_begun_while_the_page_closes_is_not_followed() -> None:

@@ -122,10 +122,6 @@ def find_runs(events: DataFrame) -> DataFrame:
     return engines.select(*_RUN).unionByName(clients)
 
 
-runs: Final = views.first_of(find_runs, lambda: RUNS)
-availability: Final = views.first_of(find_availability, lambda: AVAILABILITY)
-
-
 # --- engines ------------------------------------------------------------------------------
 
 
@@ -393,3 +389,6 @@ RUNS: Final = views.Report(
     totals=_totals_of_runs,
     is_about_servers=True,
 )  # fmt: skip
+
+runs: Final = views.first_of(find_runs, RUNS)
+availability: Final = views.first_of(find_availability, AVAILABILITY)

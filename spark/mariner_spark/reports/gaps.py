@@ -89,9 +89,6 @@ def find_gaps(
     )
 
 
-gaps: Final = views.first_of(find_gaps, lambda: REPORT)
-
-
 # --- on the page --------------------------------------------------------------------------
 
 
@@ -151,3 +148,5 @@ REPORT: Final = views.Report(
         ).alias("longest"),
     ),
 )  # fmt: skip
+
+gaps: Final = views.first_of(find_gaps, REPORT)

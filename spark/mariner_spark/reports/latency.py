@@ -63,9 +63,6 @@ def find_latencies(events: DataFrame, *, depth: int = 2, late: timedelta = LATE)
     )
 
 
-latency: Final = views.first_of(find_latencies, lambda: REPORT)
-
-
 # --- on the page --------------------------------------------------------------------------
 
 
@@ -134,3 +131,5 @@ REPORT: Final = views.Report(
         *(sf.sum(name).alias(name) for name in ("events", "with_source", "late", "future")),
     ),
 )  # fmt: skip
+
+latency: Final = views.first_of(find_latencies, REPORT)

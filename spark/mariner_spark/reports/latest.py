@@ -36,9 +36,6 @@ def find_latest(events: DataFrame) -> DataFrame:
     return found.select("type_path", "last.*", "events")
 
 
-latest: Final = views.first_of(find_latest, lambda: REPORT)
-
-
 # --- on the page --------------------------------------------------------------------------
 
 
@@ -67,3 +64,5 @@ REPORT: Final = views.Report(
     first_are="those heard of last",
     totals=lambda _, found: found.agg(sf.count("*").alias("rows")),
 )  # fmt: skip
+
+latest: Final = views.first_of(find_latest, REPORT)

@@ -53,9 +53,6 @@ def find_top(events: DataFrame, *, extent: Extent | None = None) -> DataFrame:
     )
 
 
-top: Final = views.first_of(find_top, lambda: REPORT)
-
-
 # --- on the page --------------------------------------------------------------------------
 
 
@@ -106,3 +103,5 @@ REPORT: Final = views.Report(
     first_are="those with the largest shares",
     totals=lambda _, found: found.agg(sf.count("*").alias("rows")),
 )  # fmt: skip
+
+top: Final = views.first_of(find_top, REPORT)

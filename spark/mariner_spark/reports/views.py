@@ -99,12 +99,12 @@ def columns(**columns: str) -> tuple[Column, ...]:
     return tuple(Column(name, title, kind) for name, (title, kind) in split.items())
 
 
-def first_of(find: Callable[P, DataFrame], report: Callable[[], Report]) -> Callable[P, DataFrame]:
+def first_of(find: Callable[P, DataFrame], report: Report) -> Callable[P, DataFrame]:
     """As what finds all rows of a report, but returns those of its files, in their order."""
 
     @functools.wraps(find)
     def first(*args: P.args, **kwargs: P.kwargs) -> DataFrame:
-        return report().first(find(*args, **kwargs))
+        return report.first(find(*args, **kwargs))
 
     return first
 

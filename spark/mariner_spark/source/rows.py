@@ -227,6 +227,12 @@ class StoreRows:
         return us, has_source
 
 
+@cache
+def _kinds_of_flags() -> pa.Array:
+    """Kinds of payloads by flags; not made on import, because ``pa.array`` imports pandas."""
+    return pa.array([_KINDS_OF_FLAGS.get(i & keys.PAYLOAD_FLAGS) for i in range(256)])
+
+
 _STORE_COLUMNS: Final[dict[str, Callable[[StoreRows, pa.Field], pa.Array]]] = {
     **dict.fromkeys(
         ("server", "session", "instance"),
@@ -239,12 +245,6 @@ _STORE_COLUMNS: Final[dict[str, Callable[[StoreRows, pa.Field], pa.Array]]] = {
     "payload_json": StoreRows._json,
     **dict.fromkeys(("payload_type", "payload_binary"), StoreRows._binary),
 }
-
-
-@cache
-def _kinds_of_flags() -> pa.Array:
-    """Kinds of payloads by flags; not made on import, because ``pa.array`` imports pandas."""
-    return pa.array([_KINDS_OF_FLAGS.get(i & keys.PAYLOAD_FLAGS) for i in range(256)])
 
 
 def _signed(biased: NDArray[Any]) -> NDArray[np.int64]:
