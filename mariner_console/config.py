@@ -50,11 +50,10 @@ class GatewayTls(ClientTlsConfig, frozen=True, forbid_unknown_fields=True):
 
 
 class WatchedGateway(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A gateway, and the client that the console is to it.
+    """A gateway, and the client that the console is to it; ``name`` is on the page.
 
-    ``name`` is on the page, ``client`` and ``token`` are the client's. ``metrics``: URL of its
-    ``/metrics``; None: there are no rates. ``control``: its control socket, if it is on this
-    machine; None: single clients are not known. ``alarms``: event types of its ``threshold``.
+    Without ``metrics``, the URL of its ``/metrics``, there are no rates, and without ``control``,
+    its control socket on this machine, single clients are not known. ``alarms`` are event types.
     """
 
     name: str

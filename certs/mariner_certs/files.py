@@ -1,7 +1,6 @@
 """Keeps certificates and keys in PEM files: ``NAME.pem`` and ``NAME.key`` of a folder.
 
-A key is readable by its owner only from its first byte on, and neither of the two is ever
-half written or overwritten unasked.
+A key is private from its first byte on, and neither is ever half written or overwritten unasked.
 """
 
 import os

@@ -32,8 +32,7 @@ def describe(
 ) -> Description:
     """Describe a certificate, at an aware moment; None: now.
 
-    ``cas``: whom it should be signed by, one of them, directly or by ``intermediates``; empty: that
-    is not looked at.
+    One of ``cas``, if any, should have signed it, directly or by ``intermediates``.
     """
     now = now or datetime.now(UTC)
     begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc

@@ -88,9 +88,9 @@ async def register_events(
 ) -> None:
     """Register events and print them as registered, unless ``quiet``.
 
-    Raises CommandError if an event was refused, or it is unknown whether it is registered (pending
-    requests are still awaited and printed), or as reading the events (those read before are
-    registered and printed); ConnectionLostError if the connection was lost without such a request.
+    Raises CommandError if one was refused, its outcome is unknown, or reading them failed: pending
+    requests are still awaited and printed, and those read before registered. Raises
+    ConnectionLostError if the connection was lost while no request was pending.
     """
     requests: asyncio.Queue[_Request | None] = asyncio.Queue()
     slots = asyncio.Semaphore(limits.MAX_REQUESTS)

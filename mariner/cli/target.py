@@ -112,10 +112,9 @@ def bus_options(port: int) -> Callable[[F], F]:
 
 
 def store_option(*names: str) -> Callable[[F], F]:
-    """Decorator of a command that takes ``--conf`` or the store's directory.
+    """Decorator of a command that takes ``--conf`` or the store's directory, for :func:`resolve`.
 
-    ``names`` are metavars of its paths in order; ``STORE`` is left out with ``--conf``. The
-    function gets ``conf`` and ``paths``, for :func:`resolve`.
+    ``names`` are metavars of its ``paths`` in order; ``STORE`` is left out with ``--conf``.
     """
     metavar = " ".join(f"[{name}]" if name == "STORE" else name for name in names)
 
@@ -240,8 +239,7 @@ def is_from_environment(option: str) -> bool:
 def choose_token(token: str | None, file: Path | None) -> str | None:
     """The token of ``--token`` or ``--token-file``; the command line goes before the environment.
 
-    Raises click.UsageError if both are on the command line, or both in the environment;
-    CommandError if there is no token in the file or the environment (``tokens.without_end``).
+    Raises click.UsageError if both are in the same place, CommandError if there is no token in it.
     """
     is_of_environment = token is not None and is_from_environment("token")
     if token is not None and file is not None:

@@ -252,11 +252,10 @@ class Client(Resource):
     async def query_all(
         self, params: model.QueryParams, *, limit: int | None = None
     ) -> AsyncIterator[model.Event]:
-        """Query all events, or up to a limit, page by page, each requested on demand.
+        """Query all events, or up to a limit, page by page, each (of ``max_results``) on demand.
 
-        ``max_results`` of the query is the size of a page; None leaves that to the server. Raises
-        as :meth:`query`, and RemoteProtocolError if the server does not return the remaining events
-        (``eventer_bridge.core.paging``).
+        Raises as :meth:`query`, and RemoteProtocolError if the server does not return the remaining
+        events (``eventer_bridge.core.paging``).
         """
         async with aclosing(paging.query_all(self.query, params, limit)) as events:
             async for event in events:

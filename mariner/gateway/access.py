@@ -33,9 +33,8 @@ from mariner.gateway.config import EventerServerConfig, GatewayConfig
 class Access(NamedTuple):
     """Made by :func:`create`; all by their keys in the configuration, except ``schemas``.
 
-    ``authenticators`` and ``contexts`` (TLS) are the listeners', ``connects`` connect to remote
-    servers. ``expiries`` are of certificates and revocation lists; ``contents`` tell whether a file
-    or token has changed.
+    ``authenticators`` and ``contexts`` are the listeners', ``connects`` are to remote servers.
+    ``contents`` tell whether a file or token has changed.
     """
 
     schemas: PayloadSchemas
@@ -63,11 +62,10 @@ def create(
     before: tuple[GatewayConfig, Access] | None = None,
     wanted: GatewayConfig | None = None,
 ) -> Access:
-    """Read and check all files that a configuration names. Any thread; blocks.
+    """Read and check all files that a configuration names, again if they are replaced meanwhile.
 
-    If they are replaced meanwhile (Kubernetes swaps a symbolic link), it begins anew. Schemas that
-    are in use (``before``) are kept if they are the same; ``wanted``, what the next restart takes,
-    is checked as well. Raises ConfigurationError.
+    Schemas that are in use (``before``) are kept if they are the same; ``wanted``, what the next
+    restart takes, is checked as well. Raises ConfigurationError. Any thread; blocks.
     """
     for _ in range(limits.MAX_READS_OF_FILES):
         contents = contents_of(config)

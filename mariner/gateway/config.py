@@ -168,9 +168,8 @@ class HttpConfig(msgspec.Struct, frozen=True):
 class GatewayConfig(msgspec.Struct, frozen=True):
     """A whole configuration; it has either ``event_core`` or ``eventer``.
 
-    ``log`` is for ``logging.config.dictConfig``. ``control`` is a socket for requests of operators,
-    besides the one that a store has. ``quota`` is for what clients' own quotas do not say;
-    ``audit`` turns the audit trail on, ``traces`` those of OpenTelemetry.
+    ``log`` is for ``logging.config.dictConfig``. ``control`` is a socket besides the one that a
+    store has. ``quota`` is for what clients' own quotas do not say.
     """
 
     name: str

@@ -91,8 +91,7 @@ def ask(socket: Path, request: CursorRequest, to: Addressee) -> CursorAnswer:
 async def answer(cursors: Cursors, argument: Any) -> Any:
     """Answer a request (``control.server.HandlerCb``).
 
-    Raises ConfigurationError if it is none, ControlError if there is no such cursor,
-    EventerBridgeError if the store failed.
+    Raises ConfigurationError if it is none, ControlError without such a cursor, EventerBridgeError.
     """
     try:
         request = msgspec.convert(argument, CursorRequest)

@@ -189,8 +189,8 @@ class Gateway(Resource):
         """Replace what was prepared, last; nothing else may be prepared meanwhile.
 
         New connections have the new certificates and clients at once; see ``ClientService.reload``
-        for those that are there. Remote servers get the new token or certificate when they are
-        connected to the next time. Raises ControlError if the gateway is stopping.
+        for those that are there, and remote servers when they are connected to the next time.
+        Raises ControlError if the gateway is stopping.
         """
         if not self.is_open:
             raise ControlError("the gateway is stopping")

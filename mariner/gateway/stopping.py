@@ -43,9 +43,9 @@ def block_signals() -> None:
 class Stopper:
     """See the module. Block signals first (:func:`block_signals`).
 
-    ``on_stop`` requests an orderly stop, once, and ``on_hangup`` a reload, at each SIGHUP; both are
-    not called on the loop's thread. ``waits_for`` returns the part that the stop is waiting for.
-    ``failure``: why the process stops; None: a signal from outside requested it.
+    ``on_stop`` requests an orderly stop, once, and ``on_hangup`` a reload; neither on the loop's
+    thread. ``waits_for`` returns what the stop waits for. ``failure``: why it stops; None: by a
+    signal.
     """
 
     def __init__(

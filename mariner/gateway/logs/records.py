@@ -31,7 +31,7 @@ def extra_of(record: logging.LogRecord) -> dict[str, Any]:
 def shorten(record: logging.LogRecord) -> logging.LogRecord:
     """A copy of a record that is complete, short, and keeps nothing else alive.
 
-    Its message includes its arguments, its exception is a text; every string in it has at most
+    Its message includes its arguments, its exception is a text; strings have at most
     ``core_limits.MAX_LOG_CHARACTERS``. Call it on the thread that logs.
     """
     short = copy.copy(record)

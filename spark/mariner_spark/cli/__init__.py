@@ -83,9 +83,9 @@ def spark_errors() -> Iterator[None]:
 def spark_session() -> Iterator[tuple["SparkSession", Callable[[], None]]]:
     """The session of a command; a new one is quiet, and stopped at the end. Raises JavaError.
 
-    SIGINT and SIGTERM cancel the jobs of Spark, and then end the command by KeyboardInterrupt,
-    because interrupting Spark itself leaves it in a bad state. A second signal ends the command at
-    once. Also yields a check to call between two steps: it raises KeyboardInterrupt after a signal.
+    SIGINT and SIGTERM cancel the jobs of Spark, and then end the command by KeyboardInterrupt: to
+    interrupt Spark itself leaves it in a bad state. A second signal ends the command at once. The
+    check that is yielded is to be called between two steps; it raises after a signal.
     """
     from pyspark import SparkContext  # noqa: PLC0415  # others need not import it
     from pyspark.sql import SparkSession  # noqa: PLC0415

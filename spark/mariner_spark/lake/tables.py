@@ -336,8 +336,8 @@ def write_rows(
 ) -> list[AddAction]:
     """Write at least one row of a table to files, to be committed: a file a day if partitioned.
 
-    The columns may be in any order; ``type`` may be missing. Rows are sorted by time or, if
-    ``is_by_type`` (of one day only), by type first.
+    Columns are in any order; ``type`` may be missing. Sorted by time or (one day only) by type
+    first.
     """
     names = arrow_schema(table).names
     order = ("type_path", *ORDER) if is_by_type else ORDER

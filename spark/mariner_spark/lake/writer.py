@@ -73,10 +73,7 @@ def positions_of(events: DeltaTable | None) -> dict[int, Position]:
 
 
 def transactions(events: DeltaTable, reached: Positions) -> list[Transaction]:
-    """Transactions that move servers to new positions.
-
-    A commit to another version of the table conflicts if a position has changed.
-    """
+    """Transactions that move servers; they conflict with a commit that changed a position."""
     known = servers_of(events)
     servers = [*known, *(i for i in reached if i not in known)]
     numbers = {f"servers/{i}": servers[i] for i in range(len(known), len(servers))}

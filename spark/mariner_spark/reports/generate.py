@@ -230,10 +230,7 @@ def _write(table: pa.Table, path: Path) -> None:
 
 
 def _without_formulas(table: pa.Table) -> pa.Table:
-    """A table for spreadsheets: text that they would run as a formula gets a ``'`` before it.
-
-    Event types, client names and payloads are untrusted.
-    """
+    """A table for spreadsheets: untrusted text that would be a formula gets a ``'`` before it."""
     for index, field in enumerate(table.schema):
         if pa.types.is_string(field.type):
             cells = table.column(index)
@@ -299,9 +296,9 @@ def _value_path(job: ReportJob) -> str:
 
 
 def last_us(spark: SparkSession, job: ReportJob) -> int:
-    """Timestamp in microseconds of the last event in the time of a job, of any type.
+    """Timestamp in microseconds of the last event of a job's time, of any type, to find silence.
 
-    It is needed to find types that fell silent. For a store or a gateway it takes one look-up.
+    For a store or a gateway it takes one look-up.
     """
     time = job.options.selection.time
     if job.lake is not None:

@@ -35,10 +35,7 @@ T = TypeVar("T")
 
 
 class ReplayRequest(NamedTuple):
-    """Events after ``last`` of its server, of these types, that a gateway is to replay.
-
-    ``histories`` are those of the gateway that ``last`` is of.
-    """
+    """Events after ``last`` of its server, of these types, and histories that it is of."""
 
     last: EventId
     types: Sequence[EventType]
@@ -152,8 +149,7 @@ class GatewayClient:
     def replay(self, wanted: ReplayRequest) -> Pages:
         """Events of selected types, up to the newest; raises as :meth:`pages`.
 
-        They come over a connection of their own, which ends with the iteration; if the gateway
-        declines it, this raises OptionError.
+        They come over a connection of their own, which the gateway may decline: OptionError.
         """
         wanted = wanted._replace(histories=self._client.histories)
         with GatewayClient(self._options, wanted) as replaying:

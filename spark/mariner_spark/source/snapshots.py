@@ -94,10 +94,7 @@ class _Found(NamedTuple):
 
 
 def create(store_path: Path, driver: DriverProcess) -> Path:
-    """Create a snapshot of a store, which a driver owns.
-
-    Raises StorageError if it is no store, or the snapshot cannot be created.
-    """
+    """Create a snapshot of a store, which a driver owns; raises StorageError."""
     database.check_exists(store_path)
     sweep(store_path, driver)
     name = f"spark-{driver.node}-{driver.pid}-{driver.started}-{secrets.token_hex(4)}"
@@ -166,10 +163,9 @@ def _is_needed(found: _Found) -> bool:
 
 
 def _link(store_path: Path, target: Path) -> bool:
-    """Link the files of a store that no process has open.
+    """Link the files of a store that no process has open; false: it changed meanwhile.
 
-    Returns whether the store did not change meanwhile; if it did, the target is removed. Raises
-    StorageError if the file system refuses it.
+    Then there is no target. Raises StorageError if the file system refuses it.
     """
     try:
         before = _state(store_path)

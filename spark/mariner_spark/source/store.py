@@ -38,10 +38,9 @@ from mariner_spark.times import Interval
 
 @dataclass
 class StorePartition(InputPartition):
-    """The rows that one task reads: of some types, from ``start`` up to but not including ``stop``.
+    """The rows that one task reads: of runs of type numbers, from ``start`` up to before ``stop``.
 
-    ``types`` are runs of type numbers: the first and the last one. ``start`` and ``stop`` are
-    encoded timestamps; empty: no bound.
+    A run is its first and last one. ``start`` and ``stop`` are encoded timestamps; empty: no bound.
     """
 
     snapshot: Path
@@ -222,11 +221,9 @@ def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
 def split(store: Store, start: bytes, stop: bytes, n_slices: int) -> list[tuple[bytes, bytes]]:
     """Split a range of timestamps into slices with about the same number of sessions each.
 
-    Session ids rise with time, almost without gaps. So a few look-ups find the middle of a server's
-    sessions, however unevenly they are spread over time.
-
-    The range is from ``start`` up to but not including ``stop``, both encoded; empty: no bound. The
-    slices, at most ``n_slices``, are ranges in order.
+    Session ids rise with time, almost without gaps, so a few look-ups find the middle of a server's
+    sessions, however unevenly they are spread. ``start`` and ``stop``, which is not included, are
+    encoded; empty: no bound. The slices, at most ``n_slices``, are ranges in order.
     """
     snapshot = store.snapshot()
     samples: list[tuple[bytes, float]] = []

@@ -412,9 +412,7 @@ class _PartitionReader:
 
     A page has events of all types. If few of them are selected, the gateway replays the rest of the
     partition, of the selected types only. That takes another connection, whose events are stored,
-    too: a partition of one page or two does without.
-
-    ``refused`` is the error of a gateway with another history.
+    too: a partition of one page or two does without. ``refused``: a gateway has another history.
     """
 
     def __init__(self, batch: StreamPartition, types: tuple[EventType, ...] | None) -> None:
