@@ -181,8 +181,8 @@ class Place(abc.ABC):
     """See the module. All methods block and raise ``StorageError``."""
 
     @abc.abstractmethod
-    def names(self) -> list[str]:
-        """Names of complete backups, sorted."""
+    def listed(self) -> tuple[list[str], list[str]]:
+        """Names of complete backups, and of those that were begun, sorted."""
 
     @abc.abstractmethod
     def manifest(self, name: str) -> Manifest:
@@ -201,8 +201,17 @@ class Place(abc.ABC):
         """Remove a backup."""
 
     @abc.abstractmethod
+    def has_current(self, name: str) -> bool:
+        """Whether all files of a backup are there: it has the last one."""
+
+    def names(self) -> list[str]:
+        """Names of complete backups, sorted."""
+        return self.listed()[0]
+
     def left_over(self) -> dict[str, bool]:
         """Names without a manifest, and whether all files are there, so that only that is lost."""
+        whole, begun = self.listed()
+        return {i: self.has_current(i) for i in begun if i not in whole}
 
     def hint(self) -> str:
         """What to add when there is no backup; empty: nothing."""
@@ -284,13 +293,19 @@ class DirectoryPlace(Place):
         return self._text
 
     @override
-    def names(self) -> list[str]:
-        return [i for i in self._all() if self._is_whole(i)]
+    def listed(self) -> tuple[list[str], list[str]]:
+        try:
+            entries = [i.name.removesuffix(directories.PARTIAL) for i in self._path.iterdir()]
+        except FileNotFoundError:
+            return [], []
+        except OSError as e:
+            raise StorageError(f"{self}: cannot be read: {e.strerror}") from e
+        begun = sorted(filter(_NAME.fullmatch, {*entries}))
+        return [i for i in begun if self._manifest_path(i).is_file()], begun
 
     @override
-    def left_over(self) -> dict[str, bool]:
-        names = [i for i in self._all() if not self._is_whole(i)]
-        return {i: (self._path / i / "CURRENT").exists() for i in names}
+    def has_current(self, name: str) -> bool:
+        return (self._path / name / "CURRENT").exists()
 
     @override
     def hint(self) -> str:
@@ -339,18 +354,6 @@ class DirectoryPlace(Place):
                 (self._path / i / "CURRENT").unlink(missing_ok=True)
                 shutil.rmtree(self._path / i, ignore_errors=True)
 
-    def _all(self) -> list[str]:
-        try:
-            entries = [i.name.removesuffix(directories.PARTIAL) for i in self._path.iterdir()]
-        except FileNotFoundError:
-            return []
-        except OSError as e:
-            raise StorageError(f"{self}: cannot be read: {e.strerror}") from e
-        return sorted(i for i in {*entries} if _NAME.fullmatch(i))
-
-    def _is_whole(self, name: str) -> bool:
-        return self._manifest_path(name).is_file()
-
     def _manifest_path(self, name: str) -> Path:
         return self._path / (name + _MANIFEST)
 
@@ -382,15 +385,19 @@ class ObjectPlace(Place):
         return self._url
 
     @override
-    def names(self) -> list[str]:
-        return self._all()[0]
+    def listed(self) -> tuple[list[str], list[str]]:
+        with self._errors("read"):
+            found = self._store.list_with_delimiter()
+        names = [i["path"].removesuffix(_MANIFEST) for i in found["objects"]]
+        whole, begun = (
+            sorted(filter(_NAME.fullmatch, every)) for every in (names, found["common_prefixes"])
+        )
+        return whole, begun
 
     @override
-    def left_over(self) -> dict[str, bool]:
-        whole, begun = self._all()
-        names = sorted({*begun} - {*whole})
+    def has_current(self, name: str) -> bool:
         with self._errors("read"):
-            return {i: f"{i}/CURRENT" in self._paths(i) for i in names}
+            return f"{name}/CURRENT" in self._paths(name)
 
     @override
     def manifest(self, name: str) -> Manifest:
@@ -404,7 +411,7 @@ class ObjectPlace(Place):
     @override
     def save(self, name: str, source: Path, position: StoreState) -> None:
         files: dict[str, BackupFile] = {}
-        if any(name in names for names in self._all()):
+        if any(name in names for names in self.listed()):
             raise StorageError(f"{self}/{name}: exists already")
         with self._errors("written"):
             for path in directories.files_of(source):
@@ -436,16 +443,6 @@ class ObjectPlace(Place):
 
     def _paths(self, name: str) -> list[str]:
         return [i["path"] for part in self._store.list(prefix=name) for i in part]
-
-    def _all(self) -> tuple[list[str], list[str]]:
-        """Names of complete backups, and of those that have files."""
-        with self._errors("read"):
-            found = self._store.list_with_delimiter()
-        names = [i["path"].removesuffix(_MANIFEST) for i in found["objects"]]
-        whole, begun = (
-            sorted(filter(_NAME.fullmatch, every)) for every in (names, found["common_prefixes"])
-        )
-        return whole, begun
 
     def _load(self, path: str, target: Path, expected: BackupFile) -> None:
         digest, size = hashlib.sha256(), 0

@@ -165,9 +165,7 @@ def _cursors_by_client(cursors: Cursors, clients: Collection[str]) -> Node:
     }
 
 
-_OF_CLIENTS: Final = (
-    *("clients", "declined", "events_registered", "events_notified", "outcome_unknown"),
-)
+_COUNTS: Final = "clients", "declined", "events_registered", "events_notified", "outcome_unknown"
 
 
 def _wire(wire: Wire) -> Node:
@@ -183,7 +181,7 @@ def _wire(wire: Wire) -> Node:
     connections = wire.connections()
     unread_bytes = [i.unread_bytes for i in connections]
     return node | {
-        **{name: getattr(stats, name) for name in _OF_CLIENTS},
+        **{name: getattr(stats, name) for name in _COUNTS},
         "rejected": sum(stats.rejected.values()),
         "rejections": _of_all(Refusal, stats.rejected),
         "frames": {"in": stats.frames_in, "out": stats.frames_out},

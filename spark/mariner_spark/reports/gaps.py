@@ -54,12 +54,7 @@ def find_gaps(
             sf.col("timestamp").alias("begin"),
             sf.lead("timestamp").over(in_order).alias("next"),
         )
-        .select(
-            "type_path",
-            "begin",
-            sf.coalesce("next", end).alias("end"),
-            sf.isnull("next").alias("is_open"),
-        )
+        .select("*", sf.coalesce("next", end).alias("end"), sf.isnull("next").alias("is_open"))
         .select("*", silence)
         .where("silence_us > 0")
     )
