@@ -69,11 +69,8 @@ class OutcomeUnknownError(EventerBridgeError):
     """Whether the events of a registration are stored, or will be, is not known.
 
     A sync failed, or an answer was lost on its way. Registering them again may store them twice:
-    that is the caller's decision.
-
-    Args:
-        decided: done when the store itself has found out, with whether they are stored; cancelled
-            if it closes before.
+    that is the caller's decision. ``decided`` is done when the store itself has found out, with
+    whether they are stored; cancelled if it closes before.
     """
 
     def __init__(self, text: str, decided: asyncio.Future[bool] | None = None) -> None:

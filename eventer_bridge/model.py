@@ -265,10 +265,9 @@ QueryParams: TypeAlias = QueryLatestParams | QueryTimeseriesParams | QueryServer
 class QueryResult(msgspec.Struct, frozen=True, gc=False):
     """Events that match a query, and whether there are more.
 
-    Attributes:
-        deleted: of a server's events, the last one behind ``last_event_id`` that retention deleted,
-            of the types that may be seen; None: none was, or that is not known.
-        n_deletions: how often retention had deleted when the answer was found; 0: not known.
+    ``deleted``: of a server's events, the last one behind ``last_event_id`` that retention deleted,
+    of the types that may be seen; None: none was, or that is not known. ``n_deletions``: how often
+    retention had deleted when the answer was found; 0: not known.
     """
 
     events: Sequence[Event]

@@ -1,12 +1,13 @@
 """Resources: objects that own tasks, and files that are read without blocking."""
 
+import asyncio
 import contextlib
 import errno
 import functools
 import importlib.resources
 import os
 import stat
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from io import BufferedReader
 from pathlib import Path
 from typing import Final
@@ -42,12 +43,18 @@ async def closed_on_error(resource: aio.Resource) -> AsyncIterator[None]:
         raise
 
 
-def read_schema(name: str) -> str:
-    """Text of a file of ``schemas/``, such as ``mariner.yaml``.
+async def in_time(waiting: Awaitable[object], timeout_s: float | None) -> bool:
+    """Wait for so long (None: for ever); whether that was enough."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            await waiting
+    except TimeoutError:
+        return False
+    return True
 
-    Raises:
-        FileNotFoundError: there is no such file.
-    """
+
+def read_schema(name: str) -> str:
+    """Text of a file of ``schemas/``, such as ``mariner.yaml``, or ``FileNotFoundError``."""
     packaged = importlib.resources.files("eventer_bridge") / "schemas" / name
     if packaged.is_file():
         return packaged.read_text(encoding="utf-8")
@@ -59,8 +66,7 @@ def read_schema(name: str) -> str:
 def open_regular(path: Path) -> BufferedReader:
     """Open a regular file to read it; any other may block for ever, or never end. Any thread.
 
-    Raises:
-        OSError: it cannot be opened, or is no regular file or link to one; ``strerror`` says why.
+    ``OSError``: it cannot be opened, or is no regular file or link to one; ``strerror`` says why.
     """
     # opening a FIFO would wait for its writer
     file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
@@ -78,8 +84,7 @@ def open_regular(path: Path) -> BufferedReader:
 def read_regular(path: Path, max_bytes: int) -> bytes:
     """Read a regular file (:func:`open_regular`). Any thread; blocks.
 
-    Raises:
-        OSError: it cannot be read, is not regular or too large; ``strerror`` says why.
+    ``OSError``: it cannot be read, is not regular or too large; ``strerror`` says why.
     """
     with open_regular(path) as file:
         data = file.read(max_bytes + 1)
@@ -92,11 +97,7 @@ def read_regular(path: Path, max_bytes: int) -> bytes:
 
 
 def blocking_entry(directory: Path) -> Path | None:
-    """An entry of a directory that opening may block at, in libraries as well: a FIFO, a device.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """An entry of a directory that opening may block at, in libraries as well: a FIFO, a device."""
     with os.scandir(directory) as entries:
         for entry in entries:
             if entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False):

@@ -70,9 +70,7 @@ class FairLine(Generic[T]):
 class FairGate:
     """Runs a few pieces of work at a time; those that wait are served client by client, in turn.
 
-    Args:
-        n_places: how many may run at a time.
-        n_of_client: how many of one client; None: all of them.
+    At most ``n_places`` run, and ``n_of_client`` of one client; None: all of them.
     """
 
     def __init__(self, n_places: int, n_of_client: int | None = None) -> None:

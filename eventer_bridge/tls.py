@@ -33,12 +33,10 @@ def server_context(
 ) -> ssl.SSLContext:
     """Context of a listener; ``ConfigurationError``: a file is missing or invalid.
 
-    Args:
-        cert: PEM file of the certificate, followed by its chain up to the CA.
-        key: PEM file of its private key, unencrypted.
-        client_ca: PEM file of the CA of client certificates; None: clients need none.
-        crl: PEM file of the revocation lists of all CAs in ``client_ca`` that issue certificates of
-            clients; None: none is revoked.
+    All are PEM files: ``cert`` is the certificate, followed by its chain up to the CA, ``key`` its
+    private key, unencrypted, ``client_ca`` the CA of client certificates (None: clients need none),
+    ``crl`` the revocation lists of all CAs in ``client_ca`` that issue certificates of clients
+    (None: none is revoked).
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _harden(context)

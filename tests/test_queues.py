@@ -76,7 +76,6 @@ TABLE: Final[dict[str, OnAccount | Bounded]] = {
     "FrameDecoder.frames": _RECEIVED,
     "NotificationDecoder._buffer": _RECEIVED,
     "MarinerProtocol._messages": _RECEIVED,
-    "_Reader.events": _LARGE,
     # registrations
     "Gathering._clients": _REGISTRATIONS,
     "ClientRegistrations._gathered": _REGISTRATIONS,
@@ -133,7 +132,7 @@ TABLE: Final[dict[str, OnAccount | Bounded]] = {
     "ScryptChecks._right": Bounded("limits.MAX_KNOWN_CHECKS"),
     "ScryptChecks._wrong": Bounded("limits.MAX_KNOWN_CHECKS"),
     "ScryptChecks._thread": Bounded("one job"),
-    "SchemaWorker._thread": Bounded("one job, of who has the lane"),
+    "PayloadSchemas._thread": Bounded("one job, of who has the lane"),
     "StoreControl._thread": Bounded("requests of operators"),
     # what is known of types
     "GroupCommit._type_tables": Bounded("one of each listener"),

@@ -11,7 +11,7 @@ raises ``ClosedError`` (the backend is closed) or ``StorageError`` (it cannot be
 
 import abc
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import ExitStack
 from functools import partial
@@ -20,7 +20,7 @@ from typing import Final, NamedTuple, TypeAlias
 from hat import util
 
 from eventer_bridge import limits
-from eventer_bridge.backends.request_keys import KeptRequest, RequestKey
+from eventer_bridge.backends.request_keys import KeptRequest
 from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.backends.visible_query import VisibleQuery
 from eventer_bridge.errors import EventerBridgeError, LimitError, StorageError
@@ -45,9 +45,8 @@ HeldCb: TypeAlias = Callable[[], Timestamp | None]
 class HighWaterMark(NamedTuple):
     """Where the ids and the clock of a server continue.
 
-    Attributes:
-        session: the greatest that may have been allocated (stored or reserved); 0: none.
-        timestamp: the greatest that is stored; None: none.
+    ``session`` is the greatest that may have been allocated (stored or reserved), 0: none;
+    ``timestamp`` the greatest that is stored, None: none.
     """
 
     session: int
@@ -57,12 +56,9 @@ class HighWaterMark(NamedTuple):
 class StoreStats(NamedTuple):
     """Size of the store, for metrics; cheap to get.
 
-    Attributes:
-        events: an estimate.
-        size_bytes: on disk; 0 for a backend without a disk.
-        free_bytes: of the disk; None for a backend without one.
-        compaction_bytes: what compactions have still to rewrite, estimated.
-        since_commit_s: since the last commit was synced; None: there was none, or is no disk.
+    ``events`` is an estimate; without a disk ``size_bytes`` is 0 and ``free_bytes`` None;
+    ``compaction_bytes`` is what compactions have still to rewrite, estimated; ``since_commit_s``
+    since the last commit was synced, None: there was none, or is no disk.
     """
 
     events: int
@@ -83,14 +79,11 @@ class QueryLoad(NamedTuple):
 ReadTypeCb: TypeAlias = Callable[[bytes], EventType | None]
 """Reads a type from its text on a wire; None: it is none."""
 
-CheckedCb: TypeAlias = Callable[[EventType], bool]
-"""Whether a type may be registered without being checked again."""
 
-
-def find_type(read: ReadTypeCb, key: bytes | EventType) -> tuple[EventType, bytes, bytes] | None:
-    """See ``packed.FindCb``; of types without an id."""
+def find_type(read: ReadTypeCb, key: bytes | EventType) -> tuple[EventType, bytes] | None:
+    """See ``packed.FindCb``."""
     event_type = read(key) if isinstance(key, bytes) else key
-    return None if event_type is None else (event_type, b"", encode_type(event_type))
+    return None if event_type is None else (event_type, encode_type(event_type))
 
 
 class Backend(Resource, abc.ABC):
@@ -107,6 +100,7 @@ class Backend(Resource, abc.ABC):
 
     Attributes:
         failure: why nothing can be stored now; None: it can.
+        failure_cbs: called on the loop's thread whenever that changes.
         history_id: name of the store's history (see ``history``).
         is_whole: whether it has all that it ever had, as far as it knows: from :meth:`note_whole`
             on, even when it is opened again; not of a new store, a restored one, or a copy.
@@ -114,13 +108,10 @@ class Backend(Resource, abc.ABC):
     """
 
     failure: str | None = None
+    failure_cbs: util.CallbackRegistry
     history_id: str
     is_whole = False
     is_keeping = True
-
-    @abc.abstractmethod
-    def register_failure_cb(self, cb: Callable[[], None]) -> util.RegisterCallbackHandle:
-        """Call ``cb`` on the loop's thread whenever :attr:`failure` changes, until ``cancel``."""
 
     @abc.abstractmethod
     def high_water_mark(self, server_id: int) -> HighWaterMark:
@@ -152,12 +143,8 @@ class Backend(Resource, abc.ABC):
     def check_types(self, event_types: Iterable[EventType], quota: TypeQuota | None = None) -> None:
         """Refuse types, known or new, that :meth:`register` could not store, before ids are given.
 
-        Args:
-            event_types: the types.
-            quota: of the registering client; None: this server, or another one.
-
-        Raises:
-            LimitError: new types cost too much (see ``TypeBudget.check``).
+        ``quota``: of the registering client; None: this server, or another one. ``LimitError``: new
+        types cost too much (see ``TypeBudget.check``).
         """
 
     def has_types(self, event_types: AbstractSet[EventType]) -> bool:
@@ -212,36 +199,28 @@ class Backend(Resource, abc.ABC):
         """Put rows for readers, or delete them (None), in one commit; see :meth:`register`."""
         return failed(asyncio.get_running_loop().create_future(), StorageError("nothing is kept"))
 
-    def type_table(self, read: ReadTypeCb, is_checked: CheckedCb) -> TypeTable:
-        """A table of types for batches that are registered here.
+    def type_table(self, read: ReadTypeCb, checked: Container[EventType]) -> TypeTable:
+        """A table of types for batches that are registered here; ``read`` reads those of a wire.
 
-        Args:
-            read: reads the types of a wire.
-            is_checked: whether a type may be registered without being checked again.
+        ``checked``: types that may be registered without being checked again.
         """
-        return TypeTable(partial(find_type, read), limits.CACHE_BYTES)
+        return TypeTable(partial(find_type, read), limits.CACHE_BYTES, {}, checked)
 
     @abc.abstractmethod
-    def register(
-        self,
-        batches: list[Batch],
-        quota: TypeQuota | None = None,
-        n_asked: int | None = None,
-        requests: Sequence[RequestKey] = (),
-    ) -> asyncio.Future[None]:
-        """Store the events of sessions atomically.
+    def register(self, batches: list[Batch]) -> Steps[asyncio.Future[None]]:
+        """Store the events of sessions atomically; in one step unless the first one is stepwise.
 
         Batches are committed in the order of the calls. The future is done when the events are
-        durable: they survive a power cut, and every later query finds them.
+        durable: they survive a power cut, and every later query finds them. Until a stepwise one
+        is handed over, the caller registers no other session of its server, and none with types
+        that are not stored yet.
 
         Args:
             batches: one or more, each with its session and types of :meth:`type_table`: same
                 server, ascending session ids (greater than any before of that server), same
-                timestamp (not smaller than any before of that server), ascending instances.
-            quota: of the client that requested them, which is charged for its new types in the same
-                commit; None: no client.
-            n_asked: number of events, the first ones, that the client requested; None: all.
-            requests: what the client calls each of them, to be kept in the same commit, if given.
+                timestamp (not smaller than any before of that server), ascending instances. A
+                stepwise one comes alone. In the same commit, its key is kept, and the ``quota`` of
+                one that comes alone is charged for its new types that were ``requested``.
 
         Returns:
             A future, which batches that are committed together share: callers must not cancel it
@@ -249,21 +228,6 @@ class Backend(Resource, abc.ABC):
             with ``OutcomeUnknownError`` if the commit failed, with ``StorageError`` if it did not
             start (:attr:`failure` is set), and with ``ClosedError`` if the backend was closed.
         """
-
-    def register_in_steps(
-        self,
-        batch: Batch,
-        quota: TypeQuota | None = None,
-        n_asked: int | None = None,
-        request: RequestKey | None = None,
-    ) -> Steps[asyncio.Future[None]]:
-        """As :meth:`register`, for a large batch (``slices``).
-
-        Until it is done, the caller registers no other session of its server, and none with types
-        that are not stored yet.
-        """
-        yield
-        return self.register([batch], quota, n_asked, () if request is None else (request,))
 
     async def query(self, params: QueryParams, holding: ExitStack | None = None) -> QueryResult:
         """As :meth:`answer`, of a query of the server itself, which sees everything."""
@@ -286,7 +250,7 @@ class Backend(Resource, abc.ABC):
         An answer includes all sessions that were passed to :meth:`register` before the call (it
         waits for pending commits), except that
 
-        - it may lack large sessions (:meth:`register_in_steps`) and later ones until they are
+        - it may lack large sessions and later ones until they are
           committed: no client waits for another client's large session. A caller that must find
           them waits for their commit first;
         - a server query with ``persisted`` waits for no commit.
@@ -377,8 +341,11 @@ NO_WAY_ON: Final = QueryResult((), True)
 
 
 def failed(future: asyncio.Future[None], error: EventerBridgeError) -> asyncio.Future[None]:
-    """Fail a future that nobody has to await."""
-    future.set_exception(error)
+    """Fail a future that nobody has to await.
+
+    It does not keep the traceback, with which it would refer to what refers to it: batches.
+    """
+    future.set_exception(error.with_traceback(None))
     future.exception()  # counts as looked at: no warning when it is dropped
     return future
 

@@ -6,7 +6,7 @@ timestamp of each server in memory, so that ids ascend; a restart forgets them.
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import ExitStack
 
 from hat import util
@@ -22,12 +22,12 @@ from eventer_bridge.backends.base import (
     check_ids,
     failed,
 )
-from eventer_bridge.backends.request_keys import RequestKey
 from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.backends.visible_query import VisibleQuery
 from eventer_bridge.errors import ClosedError
 from eventer_bridge.model import EventType, QueryResult, Timestamp
 from eventer_bridge.packed import Batch
+from eventer_bridge.slices import Steps
 
 
 class DummyBackend(Backend):
@@ -41,10 +41,7 @@ class DummyBackend(Backend):
         self._marks: dict[int, HighWaterMark] = {}
         self._reserved: dict[int, int] = {}
         self.history_id = history.new_id()
-
-    @override
-    def register_failure_cb(self, cb: Callable[[], None]) -> util.RegisterCallbackHandle:
-        return util.RegisterCallbackHandle(lambda: None)
+        self.failure_cbs = util.CallbackRegistry()
 
     @override
     async def begin_history(self, server_id: int) -> None:
@@ -78,13 +75,8 @@ class DummyBackend(Backend):
         pass  # no type is stored
 
     @override
-    def register(
-        self,
-        batches: list[Batch],
-        quota: TypeQuota | None = None,
-        n_asked: int | None = None,
-        requests: Sequence[RequestKey] = (),
-    ) -> asyncio.Future[None]:
+    def register(self, batches: list[Batch]) -> Steps[asyncio.Future[None]]:
+        yield
         if self.is_open:
             last = batches[-1]
             self._marks[last.server] = HighWaterMark(last.session, Timestamp(last.s, last.us))

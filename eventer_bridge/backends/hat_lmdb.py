@@ -40,6 +40,7 @@ import lmdb
 import msgspec
 
 from eventer_bridge import limits, payloads
+from eventer_bridge.backends import limits as store_limits
 from eventer_bridge.errors import StorageError, StoreDamagedError, StoreFormatError
 from eventer_bridge.model import (
     INT64_MAX,
@@ -322,8 +323,6 @@ def _errors(path: Path) -> Iterator[None]:
 
 
 LENGTH_BYTES: Final = 8  # of the length before a message
-_ROWS: Final = 1_000  # of a message
-_ROWS_BYTES: Final = 1 << 20  # after which a message ends
 
 
 class OpenedDatabase(msgspec.Struct, tag=True):
@@ -359,7 +358,7 @@ def _batches(store: HatStore) -> Iterator[list[Row]]:
     for row in store.rows():
         batch.append(row)
         n_bytes += len(row.data or b"")
-        if len(batch) == _ROWS or n_bytes > _ROWS_BYTES:
+        if len(batch) == store_limits.SENT_ROWS or n_bytes > store_limits.SENT_BYTES:
             yield batch
             batch, n_bytes = [], 0
     if batch:

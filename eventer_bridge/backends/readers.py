@@ -205,23 +205,14 @@ class Readers:
         return all(thread.is_alive() for thread in self._threads)
 
     async def run(
-        self,
-        client: str,
-        ext_fn: Callable[[PauseCb, LargeCb], T],
-        holding: ExitStack | None = None,
+        self, client: str, ext_fn: Callable[[PauseCb, LargeCb], T], holding: ExitStack | None = None
     ) -> T:
         """Answer a query, by ``ext_fn`` on a reader thread. On the event loop's thread.
 
-        Args:
-            client: whose query it is: clients take turns.
-            ext_fn: returns the answer.
-            holding: the answer is held until this is closed; None: until it is returned. A
-                :class:`Reading` gets the time it took.
-
-        Raises:
-            ClosedError: it was not begun when the readers were closed.
-            StorageError: it failed in an unexpected way.
-            EventerBridgeError: as ``ext_fn``.
+        Clients take turns. The answer is held until ``holding`` is closed; None: until it is
+        returned; a :class:`Reading` gets the time it took. Raises as ``ext_fn``, ``ClosedError``
+        (not begun when the readers were closed) or ``StorageError`` (it failed in an unexpected
+        way).
         """
         query = _Query(client, ext_fn, self._loop.create_future())
         with self._lock:

@@ -9,13 +9,10 @@ Belongs to one thread at a time.
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from typing import Final
 
+from eventer_bridge.backends import limits as store_limits
 from eventer_bridge.model import EventType, QueryParams, QueryServerParams
 from eventer_bridge.subscription import Subscription
-
-FEW_TYPES: Final = 64
-"""Types that are looked up on the event loop; more would hold up others."""
 
 
 class VisibleQuery:
@@ -55,7 +52,7 @@ class VisibleQuery:
     def few_types(self) -> AbstractSet[EventType] | None:
         """The types of the query that may be seen, if there are few; the set may be empty.
 
-        None: it has wildcards, or more types than :data:`FEW_TYPES`.
+        None: it has wildcards, or more types than ``limits.FEW_TYPES``.
         """
         if self._few_types is None:
             self._few_types = (self._find_few_types(),)
@@ -63,7 +60,7 @@ class VisibleQuery:
 
     def _find_few_types(self) -> AbstractSet[EventType] | None:
         query_types = self._query_types()
-        if query_types is None or len(query_types) > FEW_TYPES:
+        if query_types is None or len(query_types) > store_limits.FEW_TYPES:
             return None
         types = dict.fromkeys(map(tuple, query_types))
         if any("?" in i or "*" in i for i in types):

@@ -155,10 +155,8 @@ class Connection(OwnedStream[Message | Handled]):
             timeout_s: time limit for the peer's next message, before ``Handler.on_timeout``; None:
                 the connection's default; ``math.inf``: none.
 
-        Raises:
-            ClosedError: the connection is closed.
-            LocalProtocolError: the message may not be sent now.
-            LimitError: too many conversations of ours are open.
+        ``ClosedError``: the connection is closed. ``LocalProtocolError``: the message may not be
+        sent now. ``LimitError``: too many conversations of ours are open.
         """
         if self.close_reason is not None:
             self.check_open()
@@ -358,9 +356,8 @@ async def connect(
         connect_timeout_s: for TCP and TLS together.
         conversation_timeout_s: time limit for the peer to continue a conversation.
 
-    Raises:
-        ConnectError: no connection; the text says why.
-        ConfigurationError: a TLS context is given for a ``tcp+sbs`` address.
+    ``ConnectError`` says why there is none; ``ConfigurationError``: a TLS context is given for a
+    ``tcp+sbs`` address.
     """
     if tls is not None and not address.is_tls:
         raise ConfigurationError(f"{address}: TLS is given, expected an address of ssl+sbs")

@@ -79,9 +79,8 @@ class Acknowledgements:
     ) -> None:
         """Take an acknowledgement; see ``Replay.acknowledge``. ``sent``: the last of each server.
 
-        Raises:
-            RemoteProtocolError: these events were not sent, or too many are parked. If that needs a
-                query of the store, the connection is closed later.
+        ``RemoteProtocolError``: these events were not sent, or too many are parked. If that needs a
+        query of the store, the connection is closed later.
         """
         cursors, cursor = self._cursors, self._cursor
         reasons = dict(parked)
@@ -110,10 +109,7 @@ class Acknowledgements:
             self._checking.cancel()
 
     def _keep(
-        self,
-        ids: Sequence[EventId],
-        parked: Mapping[EventId, str],
-        done: Sequence[EventId],
+        self, ids: Sequence[EventId], parked: Mapping[EventId, str], done: Sequence[EventId]
     ) -> None:
         self._cursors.park(self._cursor, parked)
         self._cursors.done(self._cursor, done)

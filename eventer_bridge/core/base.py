@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
 from eventer_bridge import limits
 from eventer_bridge.backends import history
@@ -73,48 +73,35 @@ class Stalls:
         return found
 
 
-class Observer(Protocol):
-    """Is notified of sessions and of the status. Calls must not block.
+class Observer:
+    """Is notified of sessions and of the status; what it ignores, a subclass need not define.
 
-    An observer that raises misses that notification, which is logged; the others do not. One that
-    tells others of sessions is a :class:`TellingObserver`.
+    Calls must not block. An observer that raises misses that notification, which is logged; the
+    others do not.
     """
 
     def on_session(self, session: Batch, persisted: bool) -> None:
         """A session was registered (``persisted`` false) or is durable (true)."""
 
-    def on_status(self, status: Status) -> None:
-        """The status changed."""
-
-
-@runtime_checkable
-class PatientObserver(Observer, Protocol):
-    """An observer that takes its time for a large session."""
-
     def on_large_session(self, session: Batch, persisted: bool) -> Steps[None]:
         """As :meth:`on_session`, in steps. No other session is notified meanwhile."""
-
-
-@runtime_checkable
-class TellingObserver(Observer, Protocol):
-    """An observer that closes peers which miss a session."""
+        self.on_session(session, persisted)
+        yield
 
     def on_missed(self, session: Batch | None, persisted: bool, error: Exception) -> None:
-        """:meth:`on_session` raised: close those who may have missed the session.
+        """:meth:`on_session` raised: close peers that may have missed the session.
 
         A session of None: it is not known which.
         """
 
-
-@runtime_checkable
-class HistoryObserver(Observer, Protocol):
-    """An observer whose clients must not see two histories of a server."""
+    def on_status(self, status: Status) -> None:
+        """The status changed."""
 
     def on_other_history(self, server_id: int | None) -> None:
         """Sessions from now on are of another history than those notified before.
 
         ``server_id``: of this server, which continues what was notified; None: of any, and nothing
-        is continued.
+        is continued. Clients must not see two histories of a server.
         """
 
 
@@ -132,12 +119,14 @@ class EventCore(Resource, abc.ABC):
         missing: the last event of other servers that will never come, since the start.
         histories: of the servers whose events it has, as far as they are known; replaced, never
             changed.
+        server_id: identifier of this server; None: it registers nothing itself.
         is_regaining: whether it takes events of its own that others have (``remote.group``).
         lane: who takes in a large message of a client has it from before it is decoded, and
             for a large session until that is committed.
     """
 
     is_regaining = False
+    server_id: int | None = None
 
     def __init__(self, max_pending_bytes: int) -> None:
         self.lane = FairGate(limits.MAX_LARGE_SESSIONS)
@@ -173,14 +162,9 @@ class EventCore(Resource, abc.ABC):
         """Names of what it can do for clients beyond the specification."""
         return ()
 
-    @property
-    def server_id(self) -> int | None:
-        """Identifier of this server; None: it registers nothing itself."""
-        return None
-
     def type_table(self, read: ReadTypeCb) -> TypeTable:
         """The types of the batches of a wire, which ``read`` reads."""
-        return TypeTable(partial(find_type, read), limits.CACHE_BYTES)
+        return TypeTable(partial(find_type, read), limits.CACHE_BYTES, {}, {})
 
     async def check_ready(self) -> None:
         """Look whether it could serve now; raises ``EventerBridgeError``, which says why not."""
@@ -247,11 +231,7 @@ class EventCore(Resource, abc.ABC):
         Each has ``committed`` afterwards: its events are durable when that is done. Batches of one
         source are committed in the order of the calls. Of no events, it is done at once; of a
         refused one, it has failed; the text is for the client. What was registered before, with
-        the same key, has the batch ``first``, too.
-
-        Args:
-            batches: with ``source``, and ``quota`` and ``key`` where there is one; if one has a
-                key, all of them are of one client.
+        the same key, has the batch ``first``, too. If one has a ``key``, all are of one client.
         """
 
     def register(
@@ -263,8 +243,7 @@ class EventCore(Resource, abc.ABC):
     ) -> Batch:
         """Register events as one session, all or none: :meth:`submit` of one batch.
 
-        Raises:
-            EventerBridgeError: it is refused. What is found out later fails ``committed`` instead.
+        Raises why it is refused. What is found out later fails ``committed`` instead.
         """
         batch = batch_of(register_events, self.types)
         batch.source, batch.quota, batch.key = source, quota, key
@@ -292,9 +271,7 @@ class EventCore(Resource, abc.ABC):
     def departure(self, seen: EventId, followed: str | None) -> Departure | None:
         """Where a client departs from the stored history; None: it does not.
 
-        Args:
-            seen: the last event of a server that it saw.
-            followed: the history of that event; None: unknown.
+        ``seen`` is the last event of a server that it saw, of history ``followed``; None: unknown.
         """
         server_id = seen.server
         if (current := self.histories.get(server_id)) is not None:
@@ -328,15 +305,11 @@ class EventCore(Resource, abc.ABC):
         after: Collection[asyncio.Future[None]] = (),
         holding: ExitStack | None = None,
     ) -> QueryResult:
-        """Answer a query.
+        """Answer a query, as far as it may be seen.
 
-        It finds everything that was acknowledged or, as durable, notified before it.
-
-        Args:
-            query: one of the three queries, and what may be seen of its answer.
-            client: see ``Backend.answer``, which says what is raised and ``holding``, too.
-            after: commits of what else it has to find: what the same client registered or
-                was notified of before.
+        It finds everything that was acknowledged or, as durable, notified before it, and waits for
+        the commits ``after``: of what the same client registered or was notified of before. The
+        rest, and what is raised: see ``Backend.answer``.
         """
 
     def answer_at_once(
@@ -396,19 +369,14 @@ class EventCore(Resource, abc.ABC):
         """The same, of a large session."""
         for observer in self._hearing[persisted]:
             try:
-                if isinstance(observer, PatientObserver):
-                    yield from observer.on_large_session(session, persisted)
-                else:
-                    observer.on_session(session, persisted)
-                    yield
+                yield from observer.on_large_session(session, persisted)
             except Exception as e:
                 _on_missed(observer, session, persisted, e)
 
     def _notify_other_history(self, server_id: int | None = None) -> None:
-        """See ``HistoryObserver``."""
+        """See ``Observer.on_other_history``."""
         for observer in tuple(self._observers):
-            if isinstance(observer, HistoryObserver):
-                observer.on_other_history(server_id)
+            observer.on_other_history(server_id)
 
     def _notify_status(self) -> None:
         """Notify observers of the status, if it changed."""
@@ -429,8 +397,7 @@ def _on_missed(
 ) -> None:
     """An observer misses sessions; it is told before memory is needed for the log."""
     try:
-        if isinstance(observer, TellingObserver):
-            observer.on_missed(session, persisted, error)
+        observer.on_missed(session, persisted, error)
     except Exception:  # the others are to go on all the same
         mlog.exception("an observer cannot close those who miss sessions")
     mlog.error("an observer misses sessions", exc_info=error)

@@ -18,7 +18,7 @@ from hat import aio
 from eventer_bridge import limits
 from eventer_bridge.backends.history import History
 from eventer_bridge.core.authentication import Authenticator
-from eventer_bridge.core.base import EventCore
+from eventer_bridge.core.base import EventCore, Observer
 from eventer_bridge.core.fanout import Fanout
 from eventer_bridge.core.quotas import Accounts
 from eventer_bridge.core.rights import Rights
@@ -222,7 +222,7 @@ class ServedClient(Protocol):
         """Answer the registrations that are under way; bounded in time."""
 
 
-class ClientService:
+class ClientService(Observer):
     """The shared part of all clients of a server; an observer of the core.
 
     Attributes:
@@ -266,11 +266,11 @@ class ClientService:
         self.fanout.notify(session, persisted)
 
     def on_large_session(self, session: Batch, persisted: bool) -> Steps[None]:
-        """Notify clients (``core.PatientObserver``)."""
+        """Notify clients (``core.Observer``)."""
         return self.fanout.notify_in_steps(session, persisted)
 
     def on_missed(self, session: Batch | None, persisted: bool, error: Exception) -> None:
-        """Close the clients that may have missed it (``core.TellingObserver``)."""
+        """Close the clients that may have missed it (``core.Observer``)."""
         self.fanout.fail(session, persisted, error)
 
     def on_status(self, status: Status) -> None:
@@ -279,7 +279,7 @@ class ClientService:
             client.notify_status(status)
 
     def on_other_history(self, server_id: int | None) -> None:
-        """Close the connections of clients (``core.HistoryObserver``).
+        """Close the connections of clients (``core.Observer``).
 
         They begin anew, or go on and then know of which history their events are.
         """

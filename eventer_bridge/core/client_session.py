@@ -16,7 +16,6 @@ Runs on the event loop's thread.
 """
 
 import asyncio
-import contextlib
 import functools
 import logging
 from collections.abc import Awaitable, Callable, Sequence
@@ -41,6 +40,7 @@ from eventer_bridge.net.sockets import TcpState
 from eventer_bridge.net.stats import CloseReason
 from eventer_bridge.net.stream import Pause, Stream
 from eventer_bridge.packed import Batch
+from eventer_bridge.resources import in_time
 from eventer_bridge.subscription import Subscription
 
 mlog = logging.getLogger(__name__)
@@ -157,16 +157,12 @@ class ClientSession(ServedClient, ReplayingClient, Generic[RequestT]):
     """One client, from its connection on.
 
     The wire lets go of it when the connection is gone (``Stream.on_closed``): they would hold each
-    other until garbage is collected.
-
-    Attributes:
-        rights: None until it is accepted.
-        is_persisted: whether it is notified of events when they are durable, not before.
-        n_subscriptions: query types that it requested.
+    other until garbage is collected. ``rights`` are None until it is accepted. ``is_persisted``: it
+    is notified of events when they are durable, not before. ``n_subscriptions`` are the query types
+    that it requested.
     """
 
     __slots__ = (
-        "_account",
         "_filter",
         "_login",
         "_preparing",
@@ -176,6 +172,7 @@ class ClientSession(ServedClient, ReplayingClient, Generic[RequestT]):
         "_source",
         "_wanted",
         "_wire",
+        "account",
         "is_persisted",
         "n_subscriptions",
         "queries",
@@ -199,7 +196,7 @@ class ClientSession(ServedClient, ReplayingClient, Generic[RequestT]):
         self.is_persisted = False
         self.n_subscriptions = 0
         self._login = ClientLogin(service, stream, wire)
-        self._account: Account  # from when it is admitted
+        self.account: Account  # from when it is admitted
         self._proof: TokenHash | None = None
         self._filter: Filter | None = None  # what it wanted, within its rights
         self._wanted: Subscription
@@ -256,7 +253,7 @@ class ClientSession(ServedClient, ReplayingClient, Generic[RequestT]):
             return
         wanted_filter = Filter(subscription, request.server_id, request.persisted)
         self.stream.client = admitted.name
-        self._account = account = service.accounts.of(admitted.rights)
+        self.account = account = service.accounts.of(admitted.rights)
         self._belong_to_client(admitted.rights)
         if request.start is not None and self._replay is None:
             self._replay = Replay(service, self, request.start, wanted_filter)
@@ -294,14 +291,14 @@ class ClientSession(ServedClient, ReplayingClient, Generic[RequestT]):
     def _belong_to_client(self, rights: Rights) -> None:
         """Set the owner of its turns and memory."""
         stream = self.stream
-        stream.belong_to(stream.slot.address if rights.is_shared else self._account.name)
+        stream.belong_to(stream.slot.address if rights.is_shared else self.account.name)
 
     def _use(self, rights: Rights) -> None:
         """Set the rights of the client."""
         self.rights = rights
         self._belong_to_client(rights)
-        self.registrations.use(rights, self._account)
-        self.queries.use(rights, self._account)
+        self.registrations.use(rights, self.account)
+        self.queries.use(rights, self.account)
         self._wire.use_rights(rights)
 
     def _prepare_replay(self, replay: Replay, request: _Request, admitted: Admitted) -> None:
@@ -360,9 +357,9 @@ class ClientSession(ServedClient, ReplayingClient, Generic[RequestT]):
             audit.info("removed", extra={**stream.log_extra, "reason": detail})
             return
         account = service.accounts.of(rights)
-        if account is not self._account:  # the server's clients have names now, or none any more
-            self._account.leave(self)
-            self._account = account
+        if account is not self.account:  # the server's clients have names now, or none any more
+            self.account.leave(self)
+            self.account = account
             account.join(self)
         self._use(rights)
         if subscription != self._filter.subscription:
@@ -389,7 +386,7 @@ class ClientSession(ServedClient, ReplayingClient, Generic[RequestT]):
         service.fanout.remove(self, self._filter)
         service.clients.discard(self)
         service.stats.clients -= 1
-        self._account.leave(self)
+        self.account.leave(self)
         self._filter = None
         # not within a notification, which this may be the end of
         asyncio.get_running_loop().call_soon(self._announce_gone)
@@ -402,23 +399,15 @@ class ClientSession(ServedClient, ReplayingClient, Generic[RequestT]):
     @override
     async def drain(self) -> None:
         self.stream.pause_reading(Pause.CLOSING)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(limits.DRAIN_TIMEOUT_S):
-                await self.registrations.drain()
+        await in_time(self.registrations.drain(), limits.DRAIN_TIMEOUT_S)
 
     # --- notifications (fanout.Receiver) ------------------------------------------------
-
-    @property
-    @override
-    def account(self) -> Account:
-        """Available from when it is admitted."""
-        return self._account
 
     @override
     def notify(self, message: bytes, event_count: int, session: Batch) -> None:
         self._wire.send_notification(message)
         self._service.stats.events_notified += event_count
-        self._account.n_notified += event_count
+        self.account.n_notified += event_count
 
     @override
     def delay_queries(self, commit: asyncio.Future[None]) -> None:
@@ -431,10 +420,7 @@ class ClientSession(ServedClient, ReplayingClient, Generic[RequestT]):
         self.stream.close(reason, detail=str(error) or repr(error), level=logging.ERROR)
 
     def acknowledge(
-        self,
-        ids: Sequence[EventId],
-        parked: Sequence[tuple[EventId, str]],
-        done: Sequence[EventId],
+        self, ids: Sequence[EventId], parked: Sequence[tuple[EventId, str]], done: Sequence[EventId]
     ) -> None:
         """See ``Replay.acknowledge``."""
         if self._replay is None:

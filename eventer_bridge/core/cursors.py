@@ -8,11 +8,10 @@ to the histories of the events of each server (``history``).
 Events that a client cannot process are parked: the cursor advances, and operators redeliver or drop
 the parked events.
 
-Rows of the backend (``backends.reader_rows``) keep everything. They are written with other commits,
-about ``limits.CURSOR_PERIOD_S`` later: after a crash, the last acknowledged events are sent again.
-Cursors are held in memory, parked events are not. In a group, the server publishes changes to the
-others (:meth:`Cursors.to_tell`) and takes over theirs. The number of resets and deletions of a
-cursor decides which state is newer; it is kept after a deletion.
+Rows keep everything (``cursor_rows``). Cursors are held in memory, parked events are not. In a
+group, the server publishes changes to the others (:meth:`Cursors.to_tell`) and takes over theirs.
+The number of resets and deletions of a cursor decides which state is newer; it is kept after a
+deletion.
 
 Runs on the event loop's thread.
 """
@@ -40,6 +39,7 @@ from eventer_bridge.backends.reader_rows import (
     parked_prefix,
 )
 from eventer_bridge.backends.visible_query import VisibleQuery
+from eventer_bridge.core.cursor_rows import CursorRows
 from eventer_bridge.core.group_events import ToldCursor, ToldParked
 from eventer_bridge.errors import (
     ControlError,
@@ -140,11 +140,9 @@ class Cursor:
 class Cursors:
     """All cursors of a server.
 
-    Args:
-        backend: stores them.
-        hold_s: maximum time that retention keeps unacknowledged events; 0: it ignores cursors.
-        is_in_group: whether changes are published to other servers.
-        core: knows the histories of the stored events; None: they are unknown.
+    ``hold_s`` is the maximum time that retention keeps unacknowledged events; 0: it ignores
+    cursors. ``is_in_group``: changes are published to other servers. ``core`` knows the histories
+    of the stored events; None: they are unknown.
     """
 
     def __init__(
@@ -164,10 +162,7 @@ class Cursors:
             backend.hold_retention(self._held_since)
         self._cursors: dict[_Names, Cursor] = {}
         self._deleted: dict[_Names, CursorRow] = {}
-        self._changed: dict[bytes, bytes | None] = {}
-        self._saving: dict[bytes, bytes | None] = {}
-        self._is_changed = asyncio.Event()
-        self._lock = asyncio.Lock()
+        self.rows = CursorRows(backend)
         for key, value in backend.reader_rows(CURSOR_PREFIX).items():
             try:
                 client, name, row = decode_cursor(key, value)
@@ -207,10 +202,8 @@ class Cursors:
     ) -> Cursor:
         """Give a cursor to a connection, which may be a new one; its previous holder loses it.
 
-        Args:
-            client, name, holder: whose it is.
-            start: position of a new cursor.
-            wanted: subscription of the connection, and the server of its events (None: all).
+        A new one begins at ``start``. ``wanted``: subscription of the connection, and the server of
+        its events (None: all).
         """
         cursor = self._cursors.get((client, name))
         if cursor is None:
@@ -249,8 +242,8 @@ class Cursors:
             return set()
         prefix = cursor.parked_prefix
         if len(ids) < limits.FEW_PARKED:
-            return {i for i in ids if self._has_row(prefix + encode_id(i))}
-        rows = self._rows(prefix)
+            return {i for i in ids if self.rows.has(prefix + encode_id(i))}
+        rows = self.rows.find(prefix)
         return {i for i in ids if prefix + encode_id(i) in rows}
 
     def check_room(self, cursor: Cursor, n_more: int) -> None:
@@ -281,13 +274,13 @@ class Cursors:
         """Parked events were processed after redelivery, or dropped."""
         for event_id in ids:
             key = cursor.parked_prefix + encode_id(event_id)
-            if self._has_row(key):
+            if self.rows.has(key):
                 cursor.n_parked -= 1
                 self._put(key, None, cursor.names)
 
     def parked(self, cursor: Cursor) -> dict[EventId, ParkedRow]:
         """The parked events, in the order of their ids; may raise ``StoreDamagedError``."""
-        rows = self._rows(cursor.parked_prefix).items()
+        rows = self.rows.find(cursor.parked_prefix).items()
         try:
             return {event_id: row for _, _, event_id, row in starmap(decode_parked, rows)}
         except ValueError as e:
@@ -425,8 +418,7 @@ class Cursors:
             ):
                 self._take_over_parked(cursor, change, rows)
             rows[cursor_key(*names)] = encode_row(cursor.row)
-        self._changed |= rows
-        self._is_changed.set()
+        self.rows.put(rows)
         # at once: a store with the events of this session has these rows, too
         self._backend.keep_reader_rows(rows)
 
@@ -450,7 +442,7 @@ class Cursors:
         self, cursor: Cursor, change: ToldParked, rows: dict[bytes, bytes | None]
     ) -> None:
         key = cursor.parked_prefix + encode_id(change.id)
-        is_parked = self._has_row(key)
+        is_parked = self.rows.has(key)
         if change.reason is None:
             cursor.n_parked -= is_parked
             rows[key] = None
@@ -470,42 +462,17 @@ class Cursors:
         """Delete a cursor, if it exists; returns the rows to write."""
         row = CursorRow([], Timestamp.now(), n_resets=n_resets, is_deleted=True)
         self._deleted[names] = row
-        rows: dict[bytes, bytes | None] = dict.fromkeys(self._rows(parked_prefix(*names)))
+        rows: dict[bytes, bytes | None] = dict.fromkeys(self.rows.find(parked_prefix(*names)))
         rows[cursor_key(*names)] = encode_row(row)
         if len(self._deleted) > limits.MAX_DELETED_CURSORS:
             oldest = min(self._deleted, key=lambda i: self._deleted[i].created)
             del self._deleted[oldest]
-            self._changed[cursor_key(*oldest)] = None  # not published
+            self.rows.put({cursor_key(*oldest): None})  # not published
         if (cursor := self._cursors.pop(names, None)) is not None:
             self._take_away(cursor, "the cursor was deleted")
         return rows
 
-    # --- rows -----------------------------------------------------------------------------
-
-    async def flush(self) -> None:
-        """Write the changes; returns when they are durable, or raises ``EventerBridgeError``."""
-        async with self._lock:
-            while self._changed:
-                self._saving, self._changed = self._changed, {}
-                try:
-                    await asyncio.shield(self._backend.keep_reader_rows(self._saving))
-                except BaseException:
-                    self._changed = self._saving | self._changed
-                    raise
-                finally:
-                    self._saving = {}
-
-    async def run(self) -> None:
-        """Write changes periodically."""
-        while True:
-            await self._is_changed.wait()
-            await asyncio.sleep(limits.CURSOR_PERIOD_S)
-            self._is_changed.clear()
-            try:
-                await self.flush()
-            except EventerBridgeError as e:
-                mlog.warning("cursors are not kept, and will be later", extra={"reason": str(e)})
-                self._is_changed.set()
+    # --- positions ------------------------------------------------------------------------
 
     def _departs(self, event_id: EventId, followed: str | None) -> bool:
         """Whether an event belongs to another history than the stored events of its server."""
@@ -548,23 +515,8 @@ class Cursors:
             return event_id
         return None if last.timestamp is None else EventId(event_id.server, last.session, INT64_MAX)
 
-    def _rows(self, prefix: bytes) -> dict[bytes, bytes]:
-        """Rows by prefix, with pending changes."""
-        rows: dict[bytes, bytes | None] = {**self._backend.reader_rows(prefix)}
-        for changed in (self._saving, self._changed):
-            rows |= {key: value for key, value in changed.items() if key.startswith(prefix)}
-        return {key: value for key, value in sorted(rows.items()) if value is not None}
-
-    def _has_row(self, key: bytes) -> bool:
-        """Whether a row exists, with pending changes; cheaper than :meth:`_rows`."""
-        for changed in (self._changed, self._saving):
-            if key in changed:
-                return changed[key] is not None
-        return key in self._backend.reader_rows(key)
-
     def _put(self, key: bytes, value: bytes | None, names: _Names) -> None:
-        self._changed[key] = value
-        self._is_changed.set()
+        self.rows.put({key: value})
         if self._is_in_group:
             self._unpublished.pop(key, None)  # keeps the order of changes: parked before advanced
             self._unpublished[key] = names

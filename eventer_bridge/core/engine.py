@@ -17,7 +17,7 @@ Everything here runs on the event loop's thread.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Final
 
@@ -38,26 +38,26 @@ from eventer_bridge.core.cursors import Cursors
 from eventer_bridge.core.group_events import ToldCursor, ToldParked
 from eventer_bridge.core.paging import query_all
 from eventer_bridge.core.replicated import ReplicaCore
-from eventer_bridge.errors import (
-    EventerBridgeError,
-    ModuleError,
-    NotOperationalError,
-    StorageError,
-)
+from eventer_bridge.errors import EventerBridgeError, ModuleError, NotOperationalError, StorageError
 from eventer_bridge.model import (
+    Event,
     EventId,
     JsonPayload,
+    ProcessEvent,
     QueryLatestParams,
+    QueryParams,
     QueryResult,
     RegisterEvent,
     Source,
     SourceType,
     Status,
 )
+from eventer_bridge.modules.base import ModuleEngine
+from eventer_bridge.modules.calls import check_made
 from eventer_bridge.modules.loading import ModuleConf
-from eventer_bridge.modules.runner import ModuleEngineAdapter, ModuleRunner
+from eventer_bridge.modules.runner import ModuleRunner
 from eventer_bridge.packed import Batch
-from eventer_bridge.resources import closed_on_error
+from eventer_bridge.resources import closed_on_error, in_time
 
 mlog = logging.getLogger(__name__)
 audit = logging.getLogger("audit")
@@ -76,9 +76,8 @@ async def create(
 ) -> "Engine":
     """Create an engine and start it; arguments: see :class:`Engine`.
 
-    Raises:
-        StorageError: the first session ids could not be reserved.
-        ModuleError: a module could not be created; the text says why.
+    ``StorageError``: the first session ids could not be reserved. ``ModuleError``: a module could
+    not be created; the text says why.
     """
     engine = Engine(backend, server_id, modules, conditions, hold_s)
     async with closed_on_error(engine):
@@ -90,6 +89,7 @@ class Engine(ReplicaCore):
     """See the module. Made by :func:`create`; what is made without it is STANDBY at first.
 
     Closing it stops it and gives back the session ids that were reserved and not used.
+    ``waits_for`` is why it is not started, if somebody can do something about it.
 
     Args:
         backend: where events are kept; stays the caller's to close, after the engine.
@@ -98,9 +98,6 @@ class Engine(ReplicaCore):
         conditions: what events have to fulfil to be stored.
         hold_s: how long at most retention keeps what is behind a cursor; 0: it does not care.
         is_in_group: whether other servers may take over (``group_events``).
-
-    Attributes:
-        waits_for: why it is not started, if somebody can do something about it.
     """
 
     def __init__(
@@ -114,6 +111,7 @@ class Engine(ReplicaCore):
         is_in_group: bool = False,
     ) -> None:
         self._module_confs = tuple(modules)
+        self.server_id: int = server_id
         has_modules = bool(self._module_confs)
         super().__init__(
             backend, server_id, conditions, has_modules=has_modules, is_in_group=is_in_group
@@ -124,21 +122,16 @@ class Engine(ReplicaCore):
         self._starting_or_stopping = asyncio.Lock()
         self._publishing = asyncio.Lock()
         self._published_sessions: deque[int] = deque(maxlen=limits.TOLD_SESSIONS)
-        self._failure_handle = backend.register_failure_cb(self._notify_status)
+        self._failure_handle = backend.failure_cbs.register(self._notify_status)
         if backend.is_keeping:
             cursors = self.cursors = Cursors(backend, hold_s, is_in_group=is_in_group, core=self)
-            self.async_group.spawn(cursors.run)
+            self.async_group.spawn(cursors.rows.run)
             self.async_group.spawn(cursors.watch)
             if is_in_group:
                 self.async_group.spawn(self._publish_periodically)
         self.async_group.spawn(self._clock.run)
         self.async_group.spawn(aio.call_on_cancel, self._close)
         self.async_group.spawn(aio.call_on_done, backend.wait_closing(), self.close)
-
-    @property
-    @override
-    def server_id(self) -> int:
-        return self._server_id
 
     @property
     def clock_ahead_s(self) -> float:
@@ -199,10 +192,8 @@ class Engine(ReplicaCore):
     async def start(self) -> None:
         """Become OPERATIONAL, if it is STANDBY.
 
-        Raises:
-            StorageError, OutcomeUnknownError: session ids could not be reserved, or STARTED not be
-                registered.
-            ModuleError: a module could not be created, or failed STARTED.
+        ``StorageError``, ``OutcomeUnknownError``: session ids could not be reserved, or STARTED not
+        be registered. ``ModuleError``: a module could not be created, or failed STARTED.
         """
         async with self._starting_or_stopping:
             if self._phase is not Status.STANDBY or not self.is_open:
@@ -220,7 +211,7 @@ class Engine(ReplicaCore):
                     self._on_failed,
                     self._on_modules_died,
                 )
-                engine = ModuleEngineAdapter(self, self._runner)
+                engine = _ModuleEngine(self, self._runner)
                 await self._runner.create_modules(self._module_confs, engine)
             begun = self._new_history(known)
             if begun and known is not None:
@@ -249,11 +240,7 @@ class Engine(ReplicaCore):
         """Take events of this server from others, which have more of them, until it is started.
 
         It will go on far above them, with another history: clients may have seen more than anybody
-        still has.
-
-        Raises:
-            NotOperationalError: it is not STANDBY.
-            EventerBridgeError: the store failed.
+        still has. ``NotOperationalError``: it is not STANDBY. Others: the store failed.
         """
         if self._phase is not Status.STANDBY:
             raise NotOperationalError(f"server is {self._phase.name}, not STANDBY")
@@ -277,28 +264,27 @@ class Engine(ReplicaCore):
     async def stop(self, *, is_last: bool = False) -> None:
         """Become STANDBY, whatever it is; each step of it is bounded.
 
-        Queries are answered until it is closed.
-
-        Args:
-            is_last: whether connections end with it, which their events say.
+        Queries are answered until it is closed. ``is_last``: connections end with it, which their
+        events say.
         """
         async with self._starting_or_stopping:
             if self._phase is Status.STANDBY:
                 return
             self._enter(Status.STOPPING)
             await self._announcer.settle()
-            if self._runner is not None and not await _in_time(self._end_modules(is_last)):
+            runner, timeout_s = self._runner, limits.STOP_TIMEOUT_S
+            if runner is not None and not await in_time(self._end_modules(is_last), timeout_s):
                 mlog.error("modules do not end their sessions, which fail now")
-                await self._runner.abandon()
+                await runner.abandon()
             if is_last:
                 await self._announcer.end()
             await self._register_stopped()
             if self._runner is not None:
-                if not await _in_time(self._runner.wait_ended()):
+                if not await in_time(self._runner.wait_ended(), limits.STOP_TIMEOUT_S):
                     mlog.error("modules do not close their sessions")
                     await self._runner.abandon()
                 timeout_s = limits.STOP_TIMEOUT_S + limits.INTERRUPTED_TIMEOUT_S
-                if not await _in_time(self._runner.async_close(), timeout_s):
+                if not await in_time(self._runner.async_close(), timeout_s):
                     mlog.error("modules do not end")
                 self._runner = None
             self._enter(Status.STANDBY)
@@ -318,14 +304,14 @@ class Engine(ReplicaCore):
 
     async def _register_stopped(self) -> None:
         # not for replicated sessions, which go on coming
-        if not await _in_time(self._own_ended.wait(), limits.DRAIN_TIMEOUT_S):
+        if not await in_time(self._own_ended.wait(), limits.DRAIN_TIMEOUT_S):
             mlog.error("sessions do not end", extra={"sessions": self._n_own})
         elif self._is_started and self._backend.is_open:
-            if not await _in_time(self._tell_of_cursors()):
+            if not await in_time(self._tell_of_cursors(), limits.STOP_TIMEOUT_S):
                 mlog.error("other servers are not told of cursors in time")
             try:
                 registered = self._register_status("STOPPED")
-                if not await _in_time(registered, limits.DRAIN_TIMEOUT_S):
+                if not await in_time(registered, limits.DRAIN_TIMEOUT_S):
                     mlog.error("STOPPED is not committed in time")
             except EventerBridgeError as e:
                 mlog.error("engine could not register its end", extra={"reason": str(e)})
@@ -359,7 +345,7 @@ class Engine(ReplicaCore):
             return
         try:
             if self.cursors is not None:
-                await self.cursors.flush()
+                await self.cursors.rows.flush()
             await self._session_ids.release()
         except EventerBridgeError as e:
             mlog.error("engine could not flush", extra={"reason": str(e)})
@@ -383,7 +369,7 @@ class Engine(ReplicaCore):
 
     async def _publish(self, cursors: Cursors, changes: Sequence[ToldCursor | ToldParked]) -> None:
         try:
-            await cursors.flush()  # others are not told what this one may forget
+            await cursors.rows.flush()  # others are not told what this one may forget
             session = self._register_changes(changes)
             await asyncio.wait([session.committed])
             session.committed.result()
@@ -461,11 +447,46 @@ class Engine(ReplicaCore):
         self._notify_status()
 
 
-async def _in_time(waiting: Awaitable[object], timeout_s: float | None = None) -> bool:
-    """Wait, for ``limits.STOP_TIMEOUT_S`` if not said otherwise; whether that was enough."""
-    try:
-        async with asyncio.timeout(limits.STOP_TIMEOUT_S if timeout_s is None else timeout_s):
-            await waiting
-    except TimeoutError:
-        return False
-    return True
+class _ModuleEngine(ModuleEngine):
+    """The engine, as its modules see it."""
+
+    def __init__(self, engine: Engine, runner: ModuleRunner) -> None:
+        self._engine = engine
+        self._runner = runner
+
+    @property
+    @override
+    def server_id(self) -> int:
+        return self._engine.server_id
+
+    @override
+    def create_source(self) -> Source:
+        return self._engine.create_source(SourceType.MODULE)
+
+    @override
+    def create_process_event(self, source: Source, register_event: RegisterEvent) -> ProcessEvent:
+        check_made(register_event)
+        self._engine.check_types([register_event.type])
+        return ProcessEvent(
+            source, register_event.type, register_event.source_timestamp, register_event.payload
+        )
+
+    @override
+    async def register(self, process_events: Sequence[ProcessEvent]) -> Sequence[Event]:
+        if self._runner.calls.is_in_one:
+            raise ModuleError(
+                "a module session may not wait for another session: return the events from"
+                " process, or register from a task of the module"
+            )
+        if not process_events:
+            return []
+        for event in process_events:
+            check_made(event)
+        session = self._engine.register(process_events[0].source, process_events)
+        await asyncio.wait([session.committed])
+        session.committed.result()
+        return session.events[: session.requested]
+
+    @override
+    async def query(self, params: QueryParams) -> QueryResult:
+        return await self._engine.query(params)

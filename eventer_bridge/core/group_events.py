@@ -65,11 +65,9 @@ class ToldRequest(msgspec.Struct, frozen=True):
 class ToldCursor(msgspec.Struct, frozen=True):
     """A cursor of a client.
 
-    Attributes:
-        seen: the last acknowledged event of each server; None: the cursor was deleted.
-        n_resets: number of its resets and deletions.
-        acked: time of the last acknowledgement.
-        histories: see ``CursorRow``; earlier versions publish none.
+    ``seen`` is the last acknowledged event of each server (None: it was deleted), ``n_resets`` the
+    number of its resets and deletions, ``acked`` when it was last acknowledged, ``histories`` as in
+    ``CursorRow``; earlier versions publish none.
     """
 
     client: str
@@ -83,12 +81,9 @@ class ToldCursor(msgspec.Struct, frozen=True):
 class ToldParked(msgspec.Struct, frozen=True):
     """A parked event of a cursor of a client.
 
-    Attributes:
-        reason: why it was parked; None: it is no longer parked.
-        at: time of the change.
-        is_due: whether it is due for redelivery.
-        history: of the event; None: unknown.
-        n_resets: of the cursor.
+    ``reason`` is why it was parked (None: it no longer is), ``at`` the time of the change,
+    ``is_due``: for redelivery; ``history`` is of the event (None: unknown), ``n_resets`` of the
+    cursor.
     """
 
     client: str

@@ -5,6 +5,7 @@ may block; memory does not depend on the size of the database.
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
@@ -13,6 +14,7 @@ from typing_extensions import override
 
 from eventer_bridge import limits
 from eventer_bridge.backends import hat_lmdb
+from eventer_bridge.backends.base import find_type
 from eventer_bridge.backends.hat_lmdb import HatDatabase, Unreadable
 from eventer_bridge.backends.rocksdb import directories
 from eventer_bridge.backends.rocksdb.commit import Commit
@@ -22,8 +24,8 @@ from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.backends.rocksdb.types import TypeRegistry
 from eventer_bridge.core.validation import check_payload, check_type
 from eventer_bridge.errors import EventerBridgeError
-from eventer_bridge.model import INT64_MAX, Event, EventType, Timestamp
-from eventer_bridge.packed import TypeTable, encode_type, stored_batch
+from eventer_bridge.model import INT64_MAX, Event, Timestamp
+from eventer_bridge.packed import TypeTable, stored_batch
 from eventer_bridge.slices import at_once
 
 
@@ -53,22 +55,13 @@ def import_database(
     on_refusal: Callable[[ImportRefusal], None],
     on_progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Imported:
-    """Import a database.
+    """Import a database, which is not changed, to where nothing is yet, or an empty directory.
 
-    Args:
-        hat_path: file of the database, which is not changed.
-        store_path: where nothing is yet, or an empty directory.
-        on_refusal: called for each event that cannot be stored.
-        on_progress: called now and then: events that were read, number of all.
-
-    Raises:
-        StorageError: the database cannot be read, or the store not be written; nothing is
-            left of it then.
+    ``on_refusal`` is called for each event that cannot be stored, ``on_progress`` now and then,
+    with the number of events that were read, and of all. ``StorageError``: the database cannot be
+    read, or the store not be written; nothing is left of it then.
     """
-    with (
-        hat_lmdb.open_database(hat_path) as hat,
-        directories.new_directory(store_path) as path,
-    ):
+    with hat_lmdb.open_database(hat_path) as hat, directories.new_directory(store_path) as path:
         store = Store(path)
         try:
             return _Import(hat, store, on_refusal, on_progress).run()
@@ -90,7 +83,8 @@ class _Import:
         self._on_progress = on_progress
         self._types = TypeRegistry(())
         self._new_types: list[tuple[TypeId, bytes]] = []
-        self._table = TypeTable(self._find_type, limits.CACHE_BYTES)
+        find = partial(find_type, lambda text: None)
+        self._table = TypeTable(find, limits.CACHE_BYTES, self._types.ids, self._types.ids)
         self._commit = Commit()
         self._commit_bytes = 0
         self._marks = {
@@ -163,10 +157,6 @@ class _Import:
         self._store.write(self._commit)
         self._commit = Commit()
         self._commit_bytes = 0
-
-    def _find_type(self, key: bytes | EventType) -> tuple[EventType, TypeId, bytes]:
-        assert isinstance(key, tuple)
-        return key, self._types.ids[key], encode_type(key)
 
     def _refuse(self, refusal: ImportRefusal) -> None:
         self._n_refused += 1

@@ -117,7 +117,7 @@ class KeyedRequests:
             self.check_order(key)
         except EventerBridgeError as e:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            batch.committed = failed(future, e.with_traceback(None))
+            batch.committed = failed(future, e)
             return True
         return False
 

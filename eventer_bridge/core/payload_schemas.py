@@ -7,7 +7,7 @@ The time of a check grows with the payload, by a factor of the schema: usually 0
 byte; for an ``enum`` of many arrays, or nested alternatives, it is unbounded. The library can
 neither be interrupted nor release the interpreter to other threads. Therefore only registrations of
 up to ``limits.INLINE_SCHEMA_BYTES`` are checked on the event loop's thread, others by a process,
-with a time limit (:class:`SchemaWorker`). A pattern that backtracks too often
+with a time limit (:class:`PayloadSchemas`). A pattern that backtracks too often
 (``limits.MAX_PATTERN_BACKTRACKS``) does not match.
 
 The process is this module, run as ``python -m eventer_bridge.core.payload_schemas`` with the time
@@ -91,9 +91,7 @@ def problems(schemas: Iterable[Mapping[str, Any]]) -> Sequence[str]:
     return _create(schemas)[1]
 
 
-def _create(
-    schemas: Iterable[Mapping[str, Any]],
-) -> tuple[dict[str, PayloadSchema], Sequence[str]]:
+def _create(schemas: Iterable[Mapping[str, Any]]) -> tuple[dict[str, PayloadSchema], Sequence[str]]:
     made: dict[str, PayloadSchema] = {}
     wrong: list[str] = []
     several = [dict(schema) for schema in schemas]
@@ -142,52 +140,28 @@ def _pointer(error: jsonschema_rs.ValidationError) -> str:
 
 
 class PayloadSchemas:
-    """Schemas of a configuration, and the worker for large payloads; see the module.
+    """Schemas of a configuration; ``ConfigurationError``: one cannot be used. To be closed.
 
-    Args:
-        schemas: JSON Schemas with ``$id``.
+    Large payloads are checked in a process (:func:`main`), one after the other. A thread waits for
+    it. A check that takes longer than ``limits.SCHEMA_CHECK_TIMEOUT_S`` ends it, and its payload is
+    refused; the next check starts a new process, as the first one does. It holds no descriptor of
+    the gateway except its two pipes, and ends with the gateway, however that ends.
 
-    Raises:
-        ConfigurationError: one cannot be used.
-
-    Attributes:
-        by_id: the schemas by their ``$id``.
-        worker: checks large payloads. Belongs to the event loop's thread.
+    ``by_id`` are the schemas by their ``$id``. Belongs to the event loop's thread.
     """
 
     def __init__(self, schemas: Iterable[Mapping[str, Any]] = ()) -> None:
-        schemas = tuple(schemas)
+        schemas = [dict(schema) for schema in schemas]
         self.by_id = create(schemas)
-        self.worker = SchemaWorker(schemas)
-
-    async def async_close(self) -> None:
-        """Close the worker."""
-        await self.worker.async_close()
-
-
-class SchemaWorker:
-    """Checks payloads in a process (:func:`main`), one after the other. To be closed after use.
-
-    A thread waits for the process. A check that takes longer than
-    ``limits.SCHEMA_CHECK_TIMEOUT_S`` ends it, and its payload is refused; the next check starts a
-    new process, as the first one does. It holds no descriptor of the gateway except its two pipes,
-    and ends with the gateway, however that ends.
-    """
-
-    def __init__(self, schemas: Iterable[Mapping[str, Any]]) -> None:
-        self._schemas = json.dumps([dict(schema) for schema in schemas]).encode()
+        self._schemas = json.dumps(schemas).encode()
         self._thread = ThreadPoolExecutor(1, "schema checks")
         self._process: subprocess.Popen[bytes] | None = None
         self._is_closed = False
 
     async def first_refused(self, checks: Sequence[Check]) -> tuple[int, str] | None:
-        """The first payload that does not satisfy its schemas.
+        """Index of the first payload that does not satisfy its schemas, and why; None: all do.
 
-        Returns:
-            Its index in ``checks`` and the reason; None if there is none.
-
-        Raises:
-            SchemaCheckError: the check failed.
+        ``SchemaCheckError``: the check failed.
         """
         if self._is_closed:
             raise SchemaCheckError("schemas are not checked: the server is closing")
@@ -306,7 +280,7 @@ def _ending(code: int) -> str:
 
 
 def main() -> None:
-    """Check payloads from the standard input: the process of a :class:`SchemaWorker`.
+    """Check payloads from the standard input: the process of :class:`PayloadSchemas`.
 
     A message, in both directions, is a length (8 bytes, big endian) followed by its bytes. The
     first one holds the schemas, in JSON, and is answered by an empty one. Each later one holds

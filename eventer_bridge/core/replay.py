@@ -48,12 +48,7 @@ from eventer_bridge.core.client_service import ClientService
 from eventer_bridge.core.cursors import Attempt, Cursor
 from eventer_bridge.core.fanout import Filter, Receiver
 from eventer_bridge.core.quotas import Account
-from eventer_bridge.errors import (
-    ClosedError,
-    EventerBridgeError,
-    InitError,
-    RemoteProtocolError,
-)
+from eventer_bridge.errors import ClosedError, EventerBridgeError, InitError, RemoteProtocolError
 from eventer_bridge.model import (
     INT64_MAX,
     INT64_MIN,
@@ -166,11 +161,9 @@ class Replay(AcknowledgingClient, Receiver):
     async def find_gaps(self) -> bool:
         """Whether retention deleted events that the client did not see; they will be reported.
 
-        Raises:
-            InitError: the client saw events that are not stored here.
-            NotOperationalError: as ``EventCore.check_position``.
-            LimitError: there are too many cursors.
-            EventerBridgeError: a query failed.
+        ``InitError``: the client saw events that are not stored here. ``NotOperationalError``: as
+        ``EventCore.check_position``. ``LimitError``: there are too many cursors. Others: a query
+        failed.
         """
         core, histories = self._service.core, None
         # earlier deletions do not matter for servers of which it saw nothing
@@ -291,20 +284,13 @@ class Replay(AcknowledgingClient, Receiver):
     # --- acknowledgements, AcknowledgingClient ---------------------------------------------------
 
     def acknowledge(
-        self,
-        ids: Sequence[EventId],
-        parked: Sequence[tuple[EventId, str]],
-        done: Sequence[EventId],
+        self, ids: Sequence[EventId], parked: Sequence[tuple[EventId, str]], done: Sequence[EventId]
     ) -> None:
         """Process an acknowledgement of the client.
 
-        Args:
-            ids: the last processed event of each server.
-            parked: events that it cannot process, each with the reason.
-            done: redelivered events that it processed.
-
-        Raises:
-            RemoteProtocolError: the client has no cursor, or these events were not sent.
+        ``ids`` are the last processed event of each server, ``parked`` events that it cannot
+        process, each with the reason, ``done`` redelivered events that it processed.
+        ``RemoteProtocolError``: the client has no cursor, or these events were not sent.
         """
         if self._acknowledgements is None:
             raise RemoteProtocolError("events_ack: this client has no cursor")

@@ -9,7 +9,6 @@ Everything here runs on the event loop's thread.
 """
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Sequence
 from functools import partial
@@ -23,8 +22,9 @@ from eventer_bridge.core.session import REMOTE_SOURCE, is_large, payload_bytes, 
 from eventer_bridge.core.session_core import SessionCore
 from eventer_bridge.errors import EventerBridgeError, InvalidEventError, StorageError
 from eventer_bridge.model import Event, EventId
-from eventer_bridge.packed import Batch, stored_batch, stored_in_steps
-from eventer_bridge.slices import Steps, next_turn
+from eventer_bridge.packed import stored_batch, stored_in_steps
+from eventer_bridge.resources import in_time
+from eventer_bridge.slices import Steps, at_once, next_turn
 
 mlog = logging.getLogger(__name__)
 
@@ -90,15 +90,12 @@ class ReplicaCore(SessionCore):
         except EventerBridgeError as e:
             return failed(self._loop.create_future(), e)
         batch.source, batch.key = REMOTE_SOURCE, key
-        batch.committed = commit = self._register_stored(batch)
+        batch.committed = commit = at_once(self._backend.register([batch]))
         if commit.done() and commit.exception():
             return commit
         self._add_pending(len(events), n_bytes)
         self._track([batch], commit)
         return commit
-
-    def _register_stored(self, batch: Batch) -> asyncio.Future[None]:
-        return self._backend.register([batch], requests=() if batch.key is None else (batch.key,))
 
     def note_missing(self, last: EventId) -> None:
         """Note that events of a server up to this one will never come.
@@ -125,9 +122,7 @@ class ReplicaCore(SessionCore):
         """Let local registrations precede replicated ones, for a bounded time."""
         await next_turn()
         if self._n_own:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(limits.GIVE_WAY_S):
-                    await self._own_ended.wait()
+            await in_time(self._own_ended.wait(), limits.GIVE_WAY_S)
 
     def _take_over_replicated(
         self,
@@ -144,10 +139,7 @@ class ReplicaCore(SessionCore):
             batch = yield from stored_in_steps(events, self.types)
             batch.source, batch.key, batch.committed = REMOTE_SOURCE, key, committed
             batch.is_large = batch.is_stepwise = is_large(len(events), n_bytes)
-            if batch.is_stepwise:
-                commit = yield from self._backend.register_in_steps(batch, request=key)
-            else:
-                commit = self._register_stored(batch)
+            commit = yield from self._backend.register([batch])
             if error := _error_of(commit):
                 raise error
         except (GeneratorExit, asyncio.CancelledError):
@@ -157,7 +149,7 @@ class ReplicaCore(SessionCore):
                 mlog.exception("replicated session failed")
                 e = StorageError(f"it failed: {e!r}")
             self._end_pending(1, len(events), n_bytes)
-            resolve(committed, e.with_traceback(None))
+            resolve(committed, e)
             self._notify_drained()
         else:
             self._track([batch], commit)

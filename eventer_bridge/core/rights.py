@@ -87,7 +87,7 @@ class Rights:
             )
             for rule in config.register_events
         ]
-        self._worker = schemas.worker
+        self._schemas = schemas
         self.has_schemas = any(schema is not None for _, schema in self._rules)
         self.is_shared = False
         self.inline_bytes = limits.INLINE_SCHEMA_BYTES if self.has_schemas else sys.maxsize
@@ -135,7 +135,7 @@ class Rights:
         if reason is not None or not checks:
             return reason
         try:
-            refused = await self._worker.first_refused(checks)
+            refused = await self._schemas.first_refused(checks)
         except SchemaCheckError as e:
             return cut(str(e))
         if refused is None:

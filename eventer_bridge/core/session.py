@@ -27,11 +27,11 @@ REMOTE_SOURCE: Final = Source(SourceType.CONNECTION, 0)
 
 
 def resolve(committed: asyncio.Future[None], error: BaseException | None) -> None:
-    """Resolve the ``committed`` of batches: success, or an error."""
+    """Resolve the ``committed`` of batches: success, or an error, without its traceback."""
     if error is None:
         committed.set_result(None)
     else:
-        committed.set_exception(error)
+        committed.set_exception(error.with_traceback(None))
         committed.exception()  # marks it as retrieved: no caller has to await it
 
 
@@ -46,12 +46,12 @@ def payload_bytes(events: Iterable[RegisterEvent | ProcessEvent | Event]) -> int
 
 
 class SessionIdAllocator:
-    """See the module."""
+    """See the module. ``newest`` is the greatest timestamp used, or the least that may be."""
 
     def __init__(self, backend: Backend, server_id: int) -> None:
         self._backend = backend
         self.server_id = server_id
-        self._timestamp = Timestamp(0, 0)
+        self.newest = Timestamp(0, 0)
         self.renew()
 
     def renew(self) -> None:
@@ -60,13 +60,13 @@ class SessionIdAllocator:
         self._session = mark.session
         self._ceiling = mark.session  # session ids up to here are reserved durably
         self._requested_ceiling = mark.session
-        self._timestamp = max(self._timestamp, mark.timestamp or self._timestamp)
+        self.newest = max(self.newest, mark.timestamp or self.newest)
 
     def assign(self, batches: list[Batch], first: int | None = None) -> None:
         """Give batches session ids (from ``first`` on), and one timestamp that never goes back."""
         if first is None:
             first = self.next_sessions(len(batches))
-        self._timestamp = now = max(self._timestamp, Timestamp.now())
+        self.newest = now = max(self.newest, Timestamp.now())
         assign(batches, self.server_id, first, now.s, now.us)
 
     def next_sessions(self, n_sessions: int = 1) -> int:
@@ -82,11 +82,6 @@ class SessionIdAllocator:
         self._session = last
         return last - n_sessions + 1
 
-    @property
-    def newest(self) -> Timestamp:
-        """The greatest timestamp used, or the least that may be."""
-        return self._timestamp
-
     def see(self, timestamp: Timestamp) -> None:
         """Give only later timestamps than one that another server of the group gave.
 
@@ -94,11 +89,9 @@ class SessionIdAllocator:
         what that one registered. A clock that is wrong by more (``limits.MAX_SEEN_AHEAD_S``) is not
         followed.
         """
-        if timestamp >= self._timestamp and ahead_s(timestamp) <= limits.MAX_SEEN_AHEAD_S:
+        if timestamp >= self.newest and ahead_s(timestamp) <= limits.MAX_SEEN_AHEAD_S:
             # equal ones are ordered by server
-            self._timestamp = Timestamp(
-                *divmod(timestamp.s * 1_000_000 + timestamp.us + 1, 1_000_000)
-            )
+            self.newest = Timestamp(*divmod(timestamp.s * 1_000_000 + timestamp.us + 1, 1_000_000))
 
     def reserve(self) -> asyncio.Future[None]:
         """Reserve ids ahead; returns when that is durable."""

@@ -56,7 +56,7 @@ from eventer_bridge.errors import (
 from eventer_bridge.model import EventType, ProcessEvent, RegisterEvent, Source, SourceType, Status
 from eventer_bridge.modules.runner import ModuleRunner
 from eventer_bridge.packed import Batch, TypeTable, are_keyed, batch_of, extend, totals, unready
-from eventer_bridge.slices import Steps, WorkQueue, parts
+from eventer_bridge.slices import Steps, WorkQueue, at_once, parts
 
 mlog = logging.getLogger(__name__)
 
@@ -151,7 +151,7 @@ class SessionCore(EventCore):
 
     @override
     def type_table(self, read: ReadTypeCb) -> TypeTable:
-        return self._backend.type_table(read, self._types.known.__contains__)
+        return self._backend.type_table(read, self._types.known)
 
     @override
     def submit(self, batches: list[Batch]) -> None:
@@ -177,15 +177,15 @@ class SessionCore(EventCore):
             self._register_runs(batches)
         elif self._handing_over.is_busy:
             self._begin(batches, self._loop.create_future())
-            self._handing_over.add(partial(self._take_over_together, batches))
+            self._handing_over.add(partial(self._take_over, batches))
         else:
             try:
-                commit = self._hand_over(batches)
+                commit = at_once(self._hand_over(batches))
             except LimitError:  # it may be of the last ones only
                 self._register_each(batches)
             except EventerBridgeError as e:
                 for batch in batches:
-                    batch.committed = failed(self._loop.create_future(), e.with_traceback(None))
+                    batch.committed = failed(self._loop.create_future(), e)
             else:
                 self._begin(batches, commit)
                 self._track(batches, commit)
@@ -209,7 +209,7 @@ class SessionCore(EventCore):
                 self._check_ready(batch.source)
                 self._register_one(batch)
             except EventerBridgeError as e:
-                batch.committed = failed(self._loop.create_future(), e.with_traceback(None))
+                batch.committed = failed(self._loop.create_future(), e)
 
     def _refuse_keys(self, batches: Sequence[Batch]) -> list[Batch]:
         """Refuse batches with a key; returns the others."""
@@ -258,7 +258,7 @@ class SessionCore(EventCore):
             batch.committed = self._loop.create_future()
             batch.committed.set_result(None)
         elif not has_modules and not batch.is_stepwise and not self._handing_over.is_busy:
-            commit = self._hand_over([batch], batch.quota)
+            commit = at_once(self._hand_over([batch]))
             self._begin([batch], commit)
             self._track([batch], commit)
         else:
@@ -269,40 +269,54 @@ class SessionCore(EventCore):
                 assert self._runner is not None
                 self._runner.submit(batch)
             else:
-                self._handing_over.add(partial(self._take_over, batch))
+                self._handing_over.add(partial(self._take_over, [batch]))
 
     def _publish_keys(self, batches: list[Batch]) -> None:
         """Add the events that publish request keys to the other servers of a group."""
-        for batch in batches if self._is_in_group else ():
+        for batch in batches:
             if batch.key is not None:
                 event = group_events.of_request(self._server_id, batch.key)
                 if event is not None:
                     extend(batch, [event])
 
     def _hand_over(
-        self, batches: list[Batch], quota: TypeQuota | None = None, session_id: int | None = None
-    ) -> asyncio.Future[None]:
-        """Hand over small batches whose types are checked.
+        self, batches: list[Batch], session_id: int | None = None
+    ) -> Steps[asyncio.Future[None]]:
+        """Hand over batches; in one step, unless the only one is stepwise.
 
         Args:
-            batches: the batches.
-            quota: of the only one, for new event types.
+            batches: the batches. Types that a small one requests are checked already.
             session_id: of the only one; None: they get the next ones.
 
         Raises:
             EventerBridgeError: they are refused, or the commit failed at once.
         """
-        if self._conditions is not None:
+        first = batches[0]
+        if first.is_stepwise:
+            yield from self._check_in_steps(first)
+        elif self._conditions is not None:
             for batch in batches:
                 self._conditions.check(batch)
         self._session_ids.assign(batches, session_id)
-        requests = [batch.key for batch in batches if batch.key is not None]
-        if requests:
+        if self._is_in_group:
             self._publish_keys(batches)
-        commit = self._backend.register(batches, quota, batches[0].requested, requests)
+        commit = yield from self._backend.register(batches)
         if commit.done() and (error := commit.exception()):
             raise error
         return commit
+
+    def _check_in_steps(self, batch: Batch) -> Steps[None]:
+        """Check a batch, and the types that were requested: those that modules added were."""
+        for part in parts(len(batch)):
+            found = unready([batch], part.start, min(part.stop, batch.requested))
+            new_types = [*self._types.unchecked(i for _, i in found)]
+            for begin in range(0, len(new_types), limits.STEP_NEW_TYPES):
+                self._types.check_new(new_types[begin : begin + limits.STEP_NEW_TYPES], batch.quota)
+                yield
+            if self._conditions is not None:
+                self._conditions.check(batch[part])
+            yield
+        self._keyed.check_order(batch.key)
 
     def _begin(self, batches: list[Batch], committed: asyncio.Future[None]) -> None:
         """Count what is under way."""
@@ -334,10 +348,10 @@ class SessionCore(EventCore):
         with self._counting([batch]):
             extend(batch, added)  # fails before anything is handed over
         if self._handing_over.is_busy or batch.is_stepwise:
-            self._handing_over.add(partial(self._take_over, batch, session_id))
+            self._handing_over.add(partial(self._take_over, [batch], session_id))
             return
         with self._counting([batch]):
-            commit = self._hand_over([batch], batch.quota, session_id)
+            commit = at_once(self._hand_over([batch], session_id))
         self._track([batch], commit)
 
     @contextlib.contextmanager
@@ -374,60 +388,21 @@ class SessionCore(EventCore):
         resolve(batches[0].committed, error)
         self._notify_drained()
 
-    def _take_over(self, batch: Batch, session_id: int | None = None) -> Steps[None]:
-        """Hand a batch over in its turn, a large one in steps."""
+    def _take_over(self, batches: list[Batch], session_id: int | None = None) -> Steps[None]:
+        """Hand batches over in their turn: one, or small ones that came together."""
         try:
-            if batch.is_stepwise:
-                commit = yield from self._hand_over_in_steps(batch, session_id)
-            else:
-                self._keyed.check_order(batch.key)
-                with self._counting([batch]):
-                    commit = self._hand_over([batch], batch.quota, session_id)
+            if not batches[0].is_stepwise:
+                self._keyed.check_order(batches[0].key)
+                if len(batches) > 1 and unready(batches):
+                    raise StorageError("the event store was opened again")
+            with self._counting(batches):
+                commit = yield from self._hand_over(batches, session_id)
         except (GeneratorExit, asyncio.CancelledError):
             raise
         except BaseException as e:  # a panic of RocksDB's binding is no Exception
-            self._fail([batch], e)
-        else:
-            self._track([batch], commit)
-
-    def _take_over_together(self, batches: list[Batch]) -> Steps[None]:
-        """The same, of small batches that came together, in one step."""
-        try:
-            self._keyed.check_order(batches[0].key)
-            if unready(batches):
-                raise StorageError("the event store was opened again")
-            with self._counting(batches):
-                commit = self._hand_over(batches)
-        except BaseException as e:
             self._fail(batches, e)
         else:
             self._track(batches, commit)
-        yield
-
-    def _hand_over_in_steps(
-        self, batch: Batch, session_id: int | None
-    ) -> Steps[asyncio.Future[None]]:
-        """As :meth:`_hand_over`; the types of what was asked for are checked, too."""
-        for part in parts(len(batch)):
-            # what modules added was checked, and does not count as the client's
-            found = unready([batch], part.start, min(part.stop, batch.requested))
-            new_types = [*self._types.unchecked(i for _, i in found)]
-            for begin in range(0, len(new_types), limits.STEP_NEW_TYPES):
-                self._types.check_new(new_types[begin : begin + limits.STEP_NEW_TYPES], batch.quota)
-                yield
-            if self._conditions is not None:
-                self._conditions.check(batch[part])
-            yield
-        self._keyed.check_order(batch.key)
-        self._session_ids.assign([batch], session_id)
-        with self._counting([batch]):
-            self._publish_keys([batch])
-        commit = yield from self._backend.register_in_steps(
-            batch, batch.quota, batch.requested, batch.key
-        )
-        if commit.done() and (error := commit.exception()):
-            raise error
-        return commit
 
     def _track(self, batches: list[Batch], commit: asyncio.Future[None]) -> None:
         """Wait for the commit of batches, and notify observers meanwhile."""

@@ -35,7 +35,7 @@ from typing_extensions import override
 from eventer_bridge import limits, moments
 from eventer_bridge.errors import ConfigurationError, InvalidEventError
 from eventer_bridge.model import Timestamp
-from eventer_bridge.resources import read_regular
+from eventer_bridge.resources import in_time, read_regular
 from eventer_bridge.slices import FairLine
 
 _RANDOM_BYTES: Final = 32
@@ -320,17 +320,10 @@ class ScryptChecks:
     async def find(
         self, address: str, name: str, token: str, expected: Sequence[TokenHash]
     ) -> int | None:
-        """Index of the hash that a token has, or None.
+        """Index of the hash that a token has, or None; ``TimeoutError``: too many came first.
 
-        Args:
-            address: of the client (``Slot.address``).
-            name: of the client; what is remembered is of this name, so that the time says nothing
-                of others.
-            token: what it presented.
-            expected: hashes with salts; all of them are computed.
-
-        Raises:
-            TimeoutError: too many checks came first.
+        ``address`` is as in ``Slot.address``. What is remembered is of the client's ``name``, so
+        that the time says nothing of others. ``expected`` have salts; all of them are computed.
         """
         key = self._digest(name, token, *(part for i in expected for part in (i.digest, i.salt)))
         if (found := self._recall(key)) != _UNKNOWN:
@@ -364,9 +357,7 @@ class ScryptChecks:
                 self._has_come.clear()
                 check = self._next()
                 if check is None:
-                    with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(self._rests_until_s - time.monotonic()):
-                            await self._has_come.wait()
+                    await in_time(self._has_come.wait(), self._rests_until_s - time.monotonic())
                     continue
                 found = self._recall(check.key)  # of another connection
                 if found == _UNKNOWN:

@@ -3,7 +3,8 @@
 Classes belong to the event loop's thread.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
+from typing import Final
 
 from eventer_bridge import limits, payloads
 from eventer_bridge.backends import history
@@ -19,6 +20,9 @@ from eventer_bridge.model import (
     check_registrable,
 )
 from eventer_bridge.slices import Steps, at_once
+
+MAX_UTF8_BYTES: Final = 4
+"""Of a character."""
 
 
 def too_many(n_events: int) -> LimitError:
@@ -40,8 +44,9 @@ def check_type(event_type: EventType) -> None:
             f"event type has {len(event_type)} segments, at most {limits.MAX_TYPE_SEGMENTS}"
             " are allowed"
         )
-    check_length(event_type)
-    _check_bytes(sum([len(segment.encode("utf-8", "surrogatepass")) for segment in event_type]))
+    if sum(map(len, event_type)) * MAX_UTF8_BYTES > limits.MAX_TYPE_BYTES:
+        check_length(event_type)
+        _check_bytes(sum([len(segment.encode("utf-8", "surrogatepass")) for segment in event_type]))
     check_registrable(event_type)
 
 
@@ -121,7 +126,7 @@ class TypeChecks:
         self.telling: Collection[EventType] = ()
         self._may_tell_history = may_tell_history
         self._checked: BoundedCache[EventType, None] = BoundedCache()
-        self.known: Mapping[EventType, None] = self._checked.known
+        self.known: dict[EventType, None] = self._checked.known
 
     def unchecked(self, event_types: Iterable[EventType]) -> set[EventType]:
         """Those of these types that were not checked before."""
@@ -146,15 +151,18 @@ class TypeChecks:
         """As :meth:`check`, of types that are not known."""
         for event_type in new_types:
             check_type(event_type)
-            if history.is_history(event_type) and not self._may_tell_history():
-                raise InvalidEventError("event/?/history is for servers, which tell of their own")
-            if self._is_group_event(event_type) and event_type not in self.telling:
-                raise InvalidEventError(f"{'/'.join(event_type[:3])} is for the server itself")
+        told = {i for i in new_types if i[:1] == history.ANY_TYPE[:1] and self._is_told(i)}
         self._backend.check_types(new_types, quota)
         for event_type in new_types:
-            # these are to be refused each time
-            if not (history.is_history(event_type) or self._is_group_event(event_type)):
+            if event_type not in told:  # these are to be refused each time
                 self._checked.put(event_type, None, type_bytes(event_type))
 
-    def _is_group_event(self, event_type: EventType) -> bool:
-        return group_events.is_told(event_type, self._server_id)
+    def _is_told(self, event_type: EventType) -> bool:
+        """Whether only the server itself may register a type; raises if it does not now."""
+        is_history = history.is_history(event_type)
+        if is_history and not self._may_tell_history():
+            raise InvalidEventError("event/?/history is for servers, which tell of their own")
+        is_group_event = group_events.is_told(event_type, self._server_id)
+        if is_group_event and event_type not in self.telling:
+            raise InvalidEventError(f"{'/'.join(event_type[:3])} is for the server itself")
+        return is_history or is_group_event

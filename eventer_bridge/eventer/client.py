@@ -61,6 +61,7 @@ from eventer_bridge.model import (
 from eventer_bridge.net import limits as net_limits
 from eventer_bridge.net.stats import CloseReason
 from eventer_bridge.net.stream import Pause
+from eventer_bridge.resources import Resource
 from eventer_bridge.slices import Steps, parts
 
 mlog = logging.getLogger(__name__)
@@ -108,18 +109,13 @@ async def connect(
     """Connect to an Event Server.
 
     Args:
-        address: of the server.
         client_name: by convention ``<type>/<name>``.
-        client_token: token, if the server requires one.
-        subscriptions: query types of the events to be notified of; none: no notifications.
-        server_id: be notified only of events of this server; None: of all.
+        subscriptions, server_id: which events to be notified of; None: those of all servers.
         persisted: be notified of events that are durable; else as soon as they are registered.
         keeps_bounds: for callers that store or forward events: skip those that may not be
             registered here (:func:`sift`), and hold no more memory than the account has.
         on_events, on_status: see their types; must not block or raise.
-        tls: for an ``ssl+sbs`` address; None: one that verifies the server with the CAs that this
-            system trusts.
-        dialect: of chatter.
+        tls, dialect: see ``chatter.connect``.
         connect_timeout_s: time limit for everything up to the server's first answer.
         response_timeout_s: time limit for each answer; exceeding it ends the connection.
 
@@ -160,13 +156,11 @@ async def connect(
         raise
 
 
-class EventerClient(chatter.Handler, aio.Resource):
+class EventerClient(chatter.Handler, Resource):
     """See the module. Created by :func:`connect`; the handler of its connection's messages.
 
-    Attributes:
-        persisted: as passed to :func:`connect`.
-        status: the server's last known status.
-        refused_events: number of received events that are not valid here.
+    ``status`` is the server's last known one; ``refused_events`` counts received events that are
+    not valid here.
     """
 
     def __init__(
@@ -182,6 +176,7 @@ class EventerClient(chatter.Handler, aio.Resource):
         self._keeps_bounds = keeps_bounds
         self.persisted = persisted
         self._connection = connection
+        self.async_group = connection.async_group
         self._loop = asyncio.get_running_loop()
         self._requests: dict[asyncio.Future[Any], type[Message]] = {}  # with their answers
         # a large message in progress and the messages behind it; None: there is none
@@ -189,11 +184,6 @@ class EventerClient(chatter.Handler, aio.Resource):
         self.status = _NOT_INITIALISED
         self.refused_events = 0
         self._last_refused: dict[int, EventId] = {}
-
-    @property
-    @override
-    def async_group(self) -> aio.Group:
-        return self._connection.async_group
 
     def last_refused(self, server_id: int) -> EventId | None:
         """The last skipped event of each server, in notifications and server queries."""
@@ -213,12 +203,9 @@ class EventerClient(chatter.Handler, aio.Resource):
         """Register events as one session; returns the created events, in the order given.
 
         Fails with ``RegisterError`` if the server refuses, and with ``OutcomeUnknownError`` if the
-        connection is lost before it answers.
-
-        Raises:
-            ClosedError: the connection is closed; nothing was sent.
-            LimitError: too many requests are in progress.
-            InvalidEventError: an event cannot be encoded.
+        connection is lost before it answers. Raises ``ClosedError`` (closed; nothing was sent),
+        ``LimitError`` (too many requests are in progress) or ``InvalidEventError`` (an event cannot
+        be encoded).
         """
         conversation = self._connection.send(*codec.encode(MsgRegisterReq(events)), last=False)
         return self._expect(conversation, MsgRegisterRes, [event.type for event in events])
@@ -231,13 +218,9 @@ class EventerClient(chatter.Handler, aio.Resource):
         """Query events.
 
         Events that are not valid here are skipped, and counted. If that leaves an answer empty,
-        the next one is requested: a caller that pages by the last event could not.
-
-        Raises:
-            ClosedError: the connection is closed, or was lost meanwhile.
-            InvalidEventError: the query has a condition that Eventer cannot express.
-            LimitError: too many requests are in progress.
-            RemoteProtocolError: the server answers without end, and with no event.
+        the next one is requested: a caller that pages by the last event could not. Raises as
+        :meth:`register`; ``ClosedError``, if the connection was lost meanwhile, too, and
+        ``RemoteProtocolError`` (the server answers without end, and with no event).
         """
         deleted: EventId | None = None
         for _ in range(limits.MAX_REFUSED_PAGES):

@@ -22,7 +22,7 @@ def prepare(session: Batch) -> Steps[None]:
     """Encode a large session's events in steps, for the other functions here."""
     if "eventer" in session.encodings:
         return
-    yield from make_events(session)
+    yield from make_events(session, Many())
     encoded: list[bytes] = Many()
     for part in event_parts(session.events):
         encoded += events.encode_events(part)

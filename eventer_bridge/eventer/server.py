@@ -65,14 +65,11 @@ async def listen(
     admission: Admission | None = None,
     observe_query: ObserveQueryCb = lambda params, seconds: None,
 ) -> "EventerServer":
-    """Listen for Eventer clients.
+    """Listen for Eventer clients; ``OSError``: the address cannot be listened on.
 
     ``core`` stays the caller's to close, after the server. Port 0 takes a free one
     (:attr:`EventerServer.address`). ``admission`` is of the process; None: one of its own.
     ``observe_query`` is called after each query with its parameters and the seconds it took.
-
-    Raises:
-        OSError: the address cannot be listened on.
     """
     server = EventerServer(core, authenticator, encoding, observe_query)
     server.service.types = core.type_table(codec.read_whole_type)

@@ -21,10 +21,10 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, Protocol, TypeAlias, TypeVar, TypeVarTuple
+from typing import Any, TypeAlias, TypeVar, TypeVarTuple
 
+import msgspec
 from hat import aio
-from typing_extensions import override
 
 from eventer_bridge import limits, model
 from eventer_bridge.errors import EventerBridgeError, LimitError, ModuleError, OutcomeUnknownError
@@ -184,13 +184,7 @@ def _with_ids(
     server: int, session: int, first_instance: int, events: Sequence[model.ProcessEvent]
 ) -> list[model.ProcessEvent]:
     return [
-        model.ProcessEvent(
-            i.source,
-            i.type,
-            i.source_timestamp,
-            i.payload,
-            model.EventId(server, session, instance),
-        )
+        msgspec.structs.replace(i, id=model.EventId(server, session, instance))
         for instance, i in enumerate(events, first_instance)
     ]
 
@@ -225,7 +219,7 @@ class ModuleRunner(Resource):
         self._fail = fail
         self._on_died = on_died
         self._modules: list[NamedModule] = []
-        self._calls = Calls()
+        self.calls = Calls()
         # the session being processed, until it is committed or failed
         self._session: Batch | None = None
         self._module_sessions: ModuleSessions | None = None
@@ -239,11 +233,6 @@ class ModuleRunner(Resource):
         self.async_group.spawn(aio.call_on_cancel, self._close_modules)
         for loop in (self._process_loop, self._end_loop, self._sweep_loop):
             self.async_group.spawn(self._keep, loop)
-
-    @property
-    def is_calling(self) -> bool:
-        """Whether the current task calls a module session."""
-        return self._calls.is_in_one
 
     async def create_modules(self, confs: Iterable[ModuleConf], engine: ModuleEngine) -> None:
         """Create the modules, in this order; ``ModuleError`` says which could not be, and why."""
@@ -322,7 +311,7 @@ class ModuleRunner(Resource):
         while True:
             session, requested = await self._queue.get()
             self._session = session
-            sessions = self._module_sessions = ModuleSessions(self._modules, self._calls)
+            sessions = self._module_sessions = ModuleSessions(self._modules, self.calls)
             try:
                 await self._process(session, requested, sessions)
             except EventerBridgeError as e:
@@ -363,7 +352,7 @@ class ModuleRunner(Resource):
     async def _sweep_loop(self) -> None:
         while True:
             await asyncio.sleep(limits.SWEEP_PERIOD_S)
-            if (name := self._calls.sweep()) is not None:
+            if (name := self.calls.sweep()) is not None:
                 raise ModuleError(f"module {name} keeps running although it was interrupted")
 
     async def _is_committed(self, session: Batch) -> bool:
@@ -404,70 +393,3 @@ class ModuleRunner(Resource):
             if is_cancellation(e):
                 raise
             mlog.error(failure, extra={"module_name": named.name}, exc_info=e)
-
-
-class _Engine(Protocol):
-    """The engine, as far as needed; ``core.engine`` imports this module."""
-
-    @property
-    def server_id(self) -> int:
-        """Identifier of this server."""
-
-    def create_source(self, source_type: model.SourceType) -> model.Source:
-        """A new source of events."""
-
-    def check_types(self, event_types: Iterable[model.EventType], /) -> None:
-        """Refuse events whose types cannot be registered."""
-
-    def register(self, source: model.Source, events: Sequence[model.ProcessEvent], /) -> Batch:
-        """Begin a session."""
-
-    async def query(self, params: model.QueryParams) -> model.QueryResult:
-        """Query events."""
-
-
-class ModuleEngineAdapter(ModuleEngine):
-    """The engine, as its modules see it. Belongs to the event loop's thread."""
-
-    def __init__(self, engine: _Engine, runner: ModuleRunner) -> None:
-        self._engine = engine
-        self._runner = runner
-
-    @property
-    @override
-    def server_id(self) -> int:
-        return self._engine.server_id
-
-    @override
-    def create_source(self) -> model.Source:
-        return self._engine.create_source(model.SourceType.MODULE)
-
-    @override
-    def create_process_event(
-        self, source: model.Source, register_event: model.RegisterEvent
-    ) -> model.ProcessEvent:
-        check_made(register_event)
-        self._engine.check_types([register_event.type])
-        return model.ProcessEvent(
-            source, register_event.type, register_event.source_timestamp, register_event.payload
-        )
-
-    @override
-    async def register(self, process_events: Sequence[model.ProcessEvent]) -> Sequence[model.Event]:
-        if self._runner.is_calling:
-            raise ModuleError(
-                "a module session may not wait for another session: return the events from"
-                " process, or register from a task of the module"
-            )
-        if not process_events:
-            return []
-        for event in process_events:
-            check_made(event)
-        session = self._engine.register(process_events[0].source, process_events)
-        await asyncio.wait([session.committed])
-        session.committed.result()
-        return session.events[: session.requested]
-
-    @override
-    async def query(self, params: model.QueryParams) -> model.QueryResult:
-        return await self._engine.query(params)

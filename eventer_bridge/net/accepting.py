@@ -63,14 +63,9 @@ async def listen(
 ) -> "Acceptor":
     """Listen for TCP connections; ``OSError``: that failed.
 
-    Args:
-        host: address or name; empty: all addresses.
-        port: 0 takes a free one (:attr:`Acceptor.port`).
-        make_protocol: see :data:`FactoryCb`.
-        admission: the process' slots; None: its own.
-        stats: counters.
-        tls: for all connections; None for plain TCP.
-        handshake_timeout_s: time limit for the TLS handshake.
+    ``host`` may be empty: all addresses; port 0 takes a free one (:attr:`Acceptor.port`).
+    ``admission``: the process' slots; None: its own. ``tls``: for all connections, with a limit for
+    its handshake; None for plain TCP.
     """
     admission, stats = admission or Admission(), stats or ServerStats()
     acceptor = Acceptor(make_protocol, admission, stats, tls, handshake_timeout_s)
@@ -293,8 +288,7 @@ async def listen_for_streams(
 ) -> "StreamListener[StreamT]":
     """As :func:`listen`, for connections of a wire.
 
-    Args:
-        make_stream: creates a connection, from the set of the listener's connections and a slot.
+    ``make_stream`` creates one, from the set of the listener's connections and a slot.
     """
     streams: set[StreamT] = set()
     make = functools.partial(make_stream, streams)

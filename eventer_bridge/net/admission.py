@@ -30,6 +30,7 @@ from eventer_bridge.memory import MemoryShare, account_of_process
 from eventer_bridge.net import limits
 from eventer_bridge.net.quota import Bounds, Quota, address_of
 from eventer_bridge.net.stats import RefusedSlot, ServerStats
+from eventer_bridge.resources import in_time
 from eventer_bridge.slices import Turns
 
 T = TypeVar("T")
@@ -46,12 +47,9 @@ class RefusedError(Exception):
 class Slot:
     """A connection's slot. Created by :meth:`Admission.enter`, given back by :meth:`release`.
 
-    Attributes:
-        peer: address and port, as logs name it.
-        address: key for counting (``quota.address_of``).
-        accepted_at: time of ``accept``, by ``time.monotonic()``.
-        has_sent: returns whether the peer has sent anything.
-        was_taken: whether another connection took the slot.
+    ``peer`` is address and port, as logs name it, ``address`` the key for counting
+    (``quota.address_of``), ``accepted_at`` by ``time.monotonic()``; ``has_sent()`` says whether the
+    peer has sent anything, ``was_taken`` whether another connection took the slot.
     """
 
     __slots__ = (
@@ -190,9 +188,7 @@ class Admission:
         address = address_of(host)
         while wait_s := self._make_room(address):
             self._has_room.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(wait_s):
-                    await self._has_room.wait()
+            await in_time(self._has_room.wait(), wait_s)
         slot = Slot(self, peer, address, stats, has_sent)
         self._new.add(slot, address)
         stats.connections += 1

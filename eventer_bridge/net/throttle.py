@@ -9,12 +9,12 @@ Runs on the event loop's thread.
 """
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from eventer_bridge.net import limits
 from eventer_bridge.net.stream import Pause, Stream
+from eventer_bridge.resources import in_time
 
 EVENTS: Final = "events_per_s"
 BYTES: Final = "bytes_per_s"
@@ -127,9 +127,7 @@ class Throttle:
         self._begin(QUERIES)
         try:
             while wait_s := self._wait_s(QUERIES):
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(wait_s):
-                        await self._other_rates.wait()
+                await in_time(self._other_rates.wait(), wait_s)
         finally:
             self._n_waiting -= 1
             self._end()

@@ -192,11 +192,10 @@ def stored_in_steps(events: Sequence[Event], types: TypeTable) -> Generator[None
     return batch
 
 
-def make_events(batch: Batch) -> Generator[None, None, None]:
-    """Make ``Batch.events`` of a large one in steps, if it has none yet."""
+def make_events(batch: Batch, events: list[Event]) -> Generator[None, None, None]:
+    """Make ``Batch.events`` of a large one in steps, in an empty list, if it has none yet."""
     if batch.has_events:
         return
-    events: list[Event] = []
     for part in batch_parts(batch):
         events += session_events(batch, part)
         yield

@@ -1,5 +1,5 @@
 from asyncio import Future
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any, final
 
 from rocksdict import ColumnFamily, RdictIter
@@ -8,10 +8,9 @@ from eventer_bridge.backends.request_keys import RequestKey
 from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.model import Event, EventId, EventType, Payload, RegisterEvent, Source
 
-FindCb = Callable[[bytes | EventType], tuple[EventType, bytes, bytes] | None]
-"""Finds a type, by its text as it came, or by itself: the type, its id in the store,
-and its JSON; None: it is no type. The id is empty unless it is stored and may be registered without
-being checked again."""
+FindCb = Callable[[bytes | EventType], tuple[EventType, bytes] | None]
+"""Finds a type, by its text as it came, or by itself: the type, and its JSON; None: it is no
+type."""
 
 Staged = tuple[
     bytes,
@@ -32,15 +31,23 @@ class TypeTable:
     Args:
         find: called with what is not known yet.
         max_bytes: memory that it may use; when that is exceeded it begins anew.
+        ids: of the types that are stored.
+        checked: types that may be registered without being checked again.
 
     Attributes:
         epoch: changes when ids do not hold any more.
     """
 
-    def __init__(self, find: FindCb, max_bytes: int) -> None: ...
+    def __init__(
+        self,
+        find: FindCb,
+        max_bytes: int,
+        ids: Mapping[EventType, bytes],
+        checked: Container[EventType],
+    ) -> None: ...
     def __len__(self) -> int: ...
-    def forget_ids(self) -> None:
-        """Ask for all ids again: they may have changed."""
+    def use(self, ids: Mapping[EventType, bytes]) -> None:
+        """Look all ids up again, in what replaces those before."""
 
     @property
     def epoch(self) -> int: ...

@@ -91,9 +91,9 @@ ctypedef struct Record:
     uint32_t n_decoded
 
 
+@cython.no_gc  # it refers to texts only
 @cython.final
 cdef class KnownType:
-    cdef object key  # as it came: text; or the type
     cdef readonly object type
     cdef bytes type_id  # empty: it was never stored, or may not be without being checked
     cdef long epoch  # of the table, in which ``type_id`` holds
@@ -119,12 +119,13 @@ cdef class TypeTable:
     cdef readonly long epoch
     cdef object _find
     cdef dict _by_key
+    cdef object _ids, _checked
     cdef list _entries
     cdef Py_ssize_t _max_bytes, _n_bytes
     cdef Py_ssize_t _before, _expected  # number of the type that came last; of the one expected next
 
-    def __init__(self, find, Py_ssize_t max_bytes):
-        self._find = find
+    def __init__(self, find, Py_ssize_t max_bytes, ids not None, checked not None):
+        self._find, self._ids, self._checked = find, ids, checked
         self._max_bytes = max_bytes
         self.epoch = 1
         self._forget()
@@ -132,7 +133,8 @@ cdef class TypeTable:
     def __len__(self):
         return len(self._entries)
 
-    def forget_ids(self):
+    def use(self, ids not None):
+        self._ids = ids
         self.epoch += 1
 
     cdef _forget(self):
@@ -154,8 +156,9 @@ cdef class TypeTable:
         if found is None:
             return None
         entry = KnownType.__new__(KnownType)
-        entry.key, entry.text = key, text
-        self._use(entry, found)
+        event_type, json = found
+        entry.type, entry.json, entry.text = event_type, <bytes?>json, text
+        self.is_ready(entry)
         cdef Py_ssize_t n_bytes = PyBytes_GET_SIZE(text) + PyBytes_GET_SIZE(entry.json)
         n_bytes += ENTRY_OVERHEAD_BYTES + SEGMENT_BYTES * len(entry.type)
         if n_bytes > self._max_bytes:
@@ -169,21 +172,20 @@ cdef class TypeTable:
         by_key[key] = entry
         return entry
 
-    cdef _use(self, KnownType entry, object found):
-        event_type, type_id, json = found
-        if PyBytes_GET_SIZE(<bytes?>type_id) not in (0, TYPE_BYTES):
-            raise ValueError("type_id")
-        entry.type, entry.type_id, entry.json = event_type, <bytes>type_id, <bytes?>json
-        entry.epoch = self.epoch if entry.type_id else 0
-
     cdef bint is_ready(self, KnownType entry) except -1:
         """Whether a type may be stored, and its id is known."""
         if entry.epoch == self.epoch:
             return True
-        found = self._find(entry.key)
-        if found is not None:
-            self._use(entry, found)
-        return entry.epoch == self.epoch
+        ids, checked = self._ids, self._checked  # which comparing types may replace
+        type_id = ids.get(entry.type)
+        if not type_id or entry.type not in checked:
+            return False
+        if PyBytes_GET_SIZE(<bytes?>type_id) != TYPE_BYTES:
+            raise ValueError("type_id")
+        if ids is not self._ids:
+            return False
+        entry.type_id, entry.epoch = <bytes>type_id, self.epoch
+        return True
 
 
 @cython.final

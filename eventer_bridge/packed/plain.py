@@ -1,6 +1,6 @@
 """Batches in plain Python, where ``_packed`` is not compiled: objects from the beginning."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
 from eventer_bridge import limits
@@ -11,19 +11,26 @@ _ENTRY_BYTES = 700  # of a known type, about
 
 
 class TypeTable:
-    """See the stub. Only types are looked up in it, no texts."""
+    """See the stub. Only ids are looked up in it."""
 
-    def __init__(self, find: Callable[[Any], Any], max_bytes: int) -> None:
-        self._find = find
+    def __init__(
+        self,
+        find: object,
+        max_bytes: int,
+        ids: Mapping[EventType, bytes],
+        checked: Container[EventType],
+    ) -> None:
+        self._ids, self._checked = ids, checked
         self._max_entries = max_bytes // _ENTRY_BYTES
-        self._ready: dict[EventType, bytes] = {}
+        self._ready: set[EventType] = set()
         self.epoch = 1
 
     def __len__(self) -> int:
         return len(self._ready)
 
-    def forget_ids(self) -> None:
+    def use(self, ids: Mapping[EventType, bytes]) -> None:
         """See the stub."""
+        self._ids = ids
         self.epoch += 1
         self._ready.clear()
 
@@ -31,12 +38,12 @@ class TypeTable:
         """Whether a type may be stored, and its id is known."""
         if event_type in self._ready:
             return True
-        type_id = self._find(event_type)[1]
-        if type_id:
-            if len(self._ready) >= self._max_entries:
-                self._ready.clear()
-            self._ready[event_type] = type_id
-        return bool(type_id)
+        if event_type not in self._ids or event_type not in self._checked:
+            return False
+        if len(self._ready) >= self._max_entries:
+            self._ready.clear()
+        self._ready.add(event_type)
+        return True
 
 
 class Batch(Sequence[Any]):

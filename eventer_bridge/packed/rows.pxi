@@ -86,8 +86,8 @@ cdef class BatchRows:
     def stage(
         self,
         list batches not None,
-        dict ids not None,
-        dict last not None,
+        object ids,
+        object last,
         dict ends not None,
         bytes floor not None,
         bint is_counted,
@@ -96,6 +96,8 @@ cdef class BatchRows:
     ):
         """See the stub."""
         cdef Batch batch
+        if not isinstance(ids, dict) or not isinstance(last, dict):  # a ``LastingDict`` is one
+            raise TypeError("ids or last is no dict")
         batches = [*batches]
         for batch in batches:
             _checked(batch)
@@ -127,8 +129,8 @@ cdef class BatchRows:
     cdef object _stage(
         self,
         list batches,
-        dict ids,
-        dict last,
+        object ids,
+        object last,
         dict ends,
         bytes floor,
         bint is_counted,
@@ -220,9 +222,9 @@ cdef class BatchRows:
         TypeTable types,
         KnownType known,
         uint64_t turn,
-        dict ids,
+        object ids,
         dict touched,
-        dict last,
+        object last,
         dict ends,
         bytes floor,
         list ended,
@@ -245,7 +247,7 @@ cdef class BatchRows:
         return 0
 
     cdef int _load(
-        self, KnownType known, bytes type_id, dict last, dict ends, bytes floor, list ended
+        self, KnownType known, bytes type_id, object last, dict ends, bytes floor, list ended
     ) except -1:
         """Load the order of a type; if it is not known, it ends now."""
         known.n_events = 0

@@ -60,7 +60,7 @@ cdef class StoredEvents:
     """See the stub."""
 
     cdef list _rows, _types  # keys and values; the JSON of the type of each
-    cdef dict _names
+    cdef object _names
     cdef object _decode, _events
 
     def __len__(self):
@@ -91,7 +91,7 @@ cdef class StoredEvents:
         return self._events
 
 
-def stored_events(list rows not None, dict names not None, encode_type, decode):
+def stored_events(list rows not None, names not None, encode_type, decode):
     """See the stub."""
     rows = [*rows]  # ``encode_type`` could change it
     cdef list types = []

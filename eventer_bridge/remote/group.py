@@ -11,7 +11,6 @@ Belongs to the event loop's thread.
 """
 
 import asyncio
-import contextlib
 import functools
 import logging
 from collections.abc import Callable, Iterable, Mapping
@@ -20,7 +19,6 @@ from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from hat import aio
-from typing_extensions import override
 
 from eventer_bridge import chatter
 from eventer_bridge.core.engine import Engine
@@ -31,7 +29,7 @@ from eventer_bridge.model import INT64_MAX, EventId, QueryServerParams, Status
 from eventer_bridge.remote import limits
 from eventer_bridge.remote.feed import Feed, FeedState
 from eventer_bridge.remote.replication import Following, Replication
-from eventer_bridge.resources import Resource
+from eventer_bridge.resources import Resource, in_time
 
 mlog = logging.getLogger(__name__)
 
@@ -44,10 +42,8 @@ class _EventerServer(msgspec.Struct):
 class ServerData(msgspec.Struct):
     """What a server publishes through the Monitor Server (as hat-event's servers do).
 
-    Attributes:
-        eventer_server: address for Eventer clients; None if it requires TLS, which Hat's components
-            do not know.
-        server_token: the token that clients must send; None: none.
+    ``eventer_server`` is an address for Eventer clients; None if it requires TLS, which Hat's
+    components do not know. ``server_token`` is what clients must send; None: none.
     """
 
     server_id: Annotated[int, msgspec.Meta(ge=0, le=INT64_MAX)]
@@ -70,9 +66,7 @@ class _Found(NamedTuple):
 class ServerGroup(Resource):
     """See the module.
 
-    Args:
-        token: of this server; the others must have the same.
-        replications: those of the configuration.
+    The other servers must have the same ``token``. ``replications`` are those of the configuration.
     """
 
     def __init__(
@@ -87,7 +81,7 @@ class ServerGroup(Resource):
         self._found: dict[int, _Found] = {}
         self._reasons: set[str] = set()
         self._servers_changed = asyncio.Event()
-        self._status_changed = asyncio.Event()
+        self.status_changed = asyncio.Event()
         self.async_group.spawn(self._replicate_loop)
 
     @property
@@ -107,11 +101,9 @@ class ServerGroup(Resource):
     async def wait_others_standby(self) -> None:
         """Wait while :attr:`is_other_active`; connections that are not answered are given up."""
         while active := self._active():
-            self._status_changed.clear()
+            self.status_changed.clear()
             await asyncio.gather(*(i.check_answers(limits.MEMBER_ANSWER_S) for i in active))
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(limits.MEMBER_ANSWER_S):
-                    await self._status_changed.wait()
+            await in_time(self.status_changed.wait(), limits.MEMBER_ANSWER_S)
 
     @property
     def listed(self) -> dict[int, Replication | None]:
@@ -121,14 +113,9 @@ class ServerGroup(Resource):
 
     async def wait_changed(self, until_s: float | None = None) -> None:
         """Wait until the other servers change, or until then, by the loop's time."""
-        self._status_changed.clear()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout_at(until_s):
-                await self._status_changed.wait()
-
-    def note_changed(self) -> None:
-        """Another server changed."""
-        self._status_changed.set()
+        self.status_changed.clear()
+        timeout_s = None if until_s is None else until_s - asyncio.get_running_loop().time()
+        await in_time(self.status_changed.wait(), timeout_s)
 
     async def catch_up_with(self, server_ids: Iterable[int]) -> None:
         """Wait until everything is kept that these servers have; also for those that go away."""
@@ -171,7 +158,7 @@ class ServerGroup(Resource):
         self._reasons = reasons
         self._servers = listed
         self._servers_changed.set()
-        self.note_changed()  # one that is not listed any more is not waited for
+        self.status_changed.set()  # one that is not listed any more is not waited for
 
     def _take(self, data: Any, listed: dict[int, chatter.Address]) -> None:
         server = msgspec.convert(data, ServerData)
@@ -195,10 +182,10 @@ class ServerGroup(Resource):
     def _add_member(self, member: Replication) -> None:
         if member.remote_id not in self._members:
             self._members[member.remote_id] = member
-            member.register_remote_status_cb(self._on_remote_status)
+            member.remote_status_cbs.register(self._on_remote_status)
 
     def _on_remote_status(self) -> None:
-        self.note_changed()
+        self.status_changed.set()
         self._servers_changed.set()  # one that is not listed may have disconnected
 
     async def _replicate_loop(self) -> None:
@@ -220,7 +207,7 @@ class ServerGroup(Resource):
         for server_id, address in self._servers.items():
             if server_id not in self._found:
                 self._found[server_id] = _Found(address, self._create(server_id, address))
-                self.note_changed()
+                self.status_changed.set()
 
     def _create(self, server_id: int, address: chatter.Address) -> Replication:
         mlog.info("server of the group", extra={"server": server_id, "address": str(address)})
@@ -229,7 +216,7 @@ class ServerGroup(Resource):
             client.connect, address, name, client_token=self._token, keeps_bounds=True
         )
         created = Replication(self._engine, server_id, connect)
-        created.register_remote_status_cb(self._on_remote_status)
+        created.remote_status_cbs.register(self._on_remote_status)
         return created
 
 
@@ -242,15 +229,12 @@ async def regain(
     know which ids it gave, and which request keys it took. The others have its events, and with
     them the keys and cursors (``core.group_events``). So it first gets these back, and continues
     far above that, with another history: clients may have seen more than any server still has. It
-    does not become active without an answer, unless its operator says so. A server whose store is
-    whole asks as well, but does not wait for ever: the other one may be away.
+    does not become active without an answer, unless its operator says so (``accepts_loss``: even
+    without what cannot be had). A server whose store is whole asks as well, but waits ``timeout_s``
+    only, as when a loss is accepted: the other one may be away.
 
-    Args:
-        engine: of this server, STANDBY; ``waits_for`` says what it waits for.
-        timeout_s: how long it waits for one if its store is whole, or a loss is accepted.
-        accepts_loss: whether to go on without an answer, or without what cannot be had.
-
-    Returns the servers that answered; ``EventerBridgeError``: the store failed.
+    ``engine`` is STANDBY; its ``waits_for`` says what it waits for. Returns the servers that
+    answered; ``EventerBridgeError``: the store failed.
     """
     needs_answer = not (engine.is_whole or accepts_loss)
     until_s = None if needs_answer else asyncio.get_running_loop().time() + timeout_s
@@ -300,7 +284,7 @@ class _Requests:
         while server_id in self._group.listed and not self._is_over:
             remote = self._group.listed[server_id]
             if remote is not None:
-                async with _OwnEvents(self._engine, remote, self._group.note_changed) as own:
+                async with _OwnEvents(self._engine, remote, self._group.status_changed.set) as own:
                     return await self._await_answer(server_id, own)
             await self._group.wait_changed(self._until_s)
         return False
@@ -339,7 +323,7 @@ class _Requests:
             mlog.warning("this server does not become active", extra={"reason": reason})
 
 
-class _OwnEvents(aio.Resource):
+class _OwnEvents(Resource):
     """Gets this server's events from another one; calls ``on_changed`` for each attribute.
 
     ``refusal`` is why its events do not continue those here; None: they do.
@@ -363,11 +347,7 @@ class _OwnEvents(aio.Resource):
             on_left_out=engine.note_missing,
             give_way=engine.give_way,
         )
-
-    @property
-    @override
-    def async_group(self) -> aio.Group:
-        return self._feed.async_group
+        self.async_group = self._feed.async_group
 
     async def _connect(self, on_events: EventsCb) -> EventerClient:
         return await self._remote.connect(persisted=True, on_events=on_events)

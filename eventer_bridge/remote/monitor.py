@@ -61,16 +61,12 @@ class Member(NamedTuple):
 
 
 class Monitor(Resource):
-    """See the module. It connects, and reconnects, in the background.
+    """See the module. It connects to where the Monitor Server listens for components, and again.
 
-    Closing it stops the engine, and then notifies the Monitor Server. It closes by itself if the
-    engine cannot be started for another reason than its store.
-
-    Args:
-        engine: is started and stopped; the caller closes it afterwards.
-        monitor: where the Monitor Server listens for components.
-        replications: existing ones; the monitor replicates the other servers of the group.
-        accepts_loss: whether to become active without events that others may have (``group``).
+    Closing it stops the engine, which it also starts, and then notifies the Monitor Server. The
+    caller closes the engine afterwards. It closes by itself if the engine cannot be started for
+    another reason than its store. Beside existing ``replications``, it replicates the other servers
+    of the group. ``accepts_loss``: become active without events that others may have (``group``).
     """
 
     def __init__(

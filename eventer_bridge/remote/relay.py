@@ -350,7 +350,7 @@ class RelayCore(EventCore):
             try:
                 self._register(batch)
             except errors.EventerBridgeError as e:
-                failed(batch.committed, e.with_traceback(None))
+                failed(batch.committed, e)
 
     def _register(self, batch: Batch) -> None:
         if batch.key is not None:
@@ -436,7 +436,7 @@ class RelayCore(EventCore):
                 subscriptions=[("*",)],
                 persisted=persisted,
                 on_events=on_events,
-                on_status=(lambda status: None) if persisted else self._on_status,
+                on_status=lambda _: None if persisted else self._notify_status(),
             )
 
         async def known(client: EventerClient) -> Mapping[int, model.EventId | None]:
@@ -520,9 +520,6 @@ class RelayCore(EventCore):
         self._client = client
         if client is None and self._query_client is not None:
             self._query_client.close()
-        self._notify_status()
-
-    def _on_status(self, status: model.Status) -> None:
         self._notify_status()
 
     def _on_response(self, batch: Batch, response: asyncio.Future[Sequence[model.Event]]) -> None:

@@ -24,8 +24,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from hat import aio, util
-from typing_extensions import override
+from hat import util
 
 from eventer_bridge import limits as core_limits
 from eventer_bridge import model
@@ -40,6 +39,7 @@ from eventer_bridge.errors import ClosedError, EventerBridgeError, InvalidEventE
 from eventer_bridge.eventer.client import ConnectCb, EventerClient, EventsCb
 from eventer_bridge.remote import limits
 from eventer_bridge.remote.feed import Feed, FeedState
+from eventer_bridge.resources import Resource
 
 mlog = logging.getLogger(__name__)
 
@@ -234,10 +234,12 @@ _REFUSED_FOR_NOW: Final = "server is not replicated for now: its events are not 
 """Of one that is not active."""
 
 
-class Replication(aio.Resource):
+class Replication(Resource):
     """See the module. It keeps the events of a server in an engine, and runs until it is closed.
 
     ``state`` is how far it is; None while there is no connection, or none to the same store.
+    ``remote_status_cbs`` are called whenever :attr:`remote_status` or :attr:`is_caught_up` may have
+    changed.
     """
 
     def __init__(self, engine: Engine, remote_id: int, connect: ConnectCb) -> None:
@@ -247,7 +249,7 @@ class Replication(aio.Resource):
         self._engine = engine
         self._loop = asyncio.get_running_loop()
         self._client: EventerClient | None = None
-        self._remote_status_cbs = util.CallbackRegistry()
+        self.remote_status_cbs = util.CallbackRegistry()
         self._timestamp: model.Timestamp | None = None  # of the last session
         self._is_ahead_logged = False
         self._is_refused = False
@@ -265,23 +267,15 @@ class Replication(aio.Resource):
             on_left_out=engine.note_missing,
             give_way=engine.give_way,
         )
+        self.async_group = self._feed.async_group
         self._lag = Lag(self._feed, remote_id, self._on_checked)
         self._reported_left_out = 0
         self._report_left_out_at_s = 0.0
 
     @property
-    @override
-    def async_group(self) -> aio.Group:
-        return self._feed.async_group
-
-    @property
     def remote_status(self) -> model.Status | None:
         """The remote server's status; None while there is no connection."""
         return None if self._client is None else self._client.status
-
-    def register_remote_status_cb(self, cb: Callable[[], None]) -> util.RegisterCallbackHandle:
-        """Call ``cb`` whenever :attr:`remote_status` or :attr:`is_caught_up` may have changed."""
-        return self._remote_status_cbs.register(cb)
 
     @property
     def name(self) -> str:
@@ -458,7 +452,7 @@ class Replication(aio.Resource):
         if client is None:
             self.state = None
             self._is_ahead_logged = False
-        self._remote_status_cbs.notify()
+        self.remote_status_cbs.notify()
 
     def _on_state(self, state: FeedState, count: int | None) -> None:
         if state is FeedState.SYNCED:
@@ -488,7 +482,7 @@ class Replication(aio.Resource):
 
     def _set_state(self, state: FeedState, count: int | None) -> None:
         self.state = state
-        self._remote_status_cbs.notify()
+        self.remote_status_cbs.notify()
         extra = {
             "server": self.remote_id,
             "state": state.value,
@@ -504,7 +498,7 @@ class Replication(aio.Resource):
         # nothing could be reported while it was not OPERATIONAL
         if status is model.Status.OPERATIONAL and self.state is not None:
             self._report(None)
-        self._remote_status_cbs.notify()
+        self.remote_status_cbs.notify()
 
     def _report(self, count: int | None) -> None:
         if self._client is None or self.state is None:

@@ -30,7 +30,7 @@ from hat import aio
 from eventer_bridge import errors, model
 from eventer_bridge import limits as core_limits
 from eventer_bridge.backends.type_budget import TypeQuota
-from eventer_bridge.core.base import EventCore
+from eventer_bridge.core.base import EventCore, Observer
 from eventer_bridge.memory import BoundedCache, type_bytes
 from eventer_bridge.net import Admission
 from eventer_bridge.net.stats import CloseReason
@@ -88,7 +88,7 @@ async def create(
     return bridge
 
 
-class Bridge(Resource):
+class Bridge(Observer, Resource):
     """See the module. Created by :func:`create`. :attr:`max_event_types` may be changed."""
 
     def __init__(self, core: EventCore, settings: BridgeSettings, observe_times: TimesCb) -> None:
@@ -130,7 +130,7 @@ class Bridge(Resource):
         at_once(self.on_large_session(session, persisted))
 
     def on_large_session(self, session: Batch, persisted: bool) -> Steps[None]:
-        """As :meth:`on_session` (``core.PatientObserver``)."""
+        """As :meth:`on_session` (``core.Observer``)."""
         if not self._informers or self._core.status is not model.Status.OPERATIONAL:
             return
         # of RSB events, only those added by modules
@@ -142,7 +142,7 @@ class Bridge(Resource):
             yield
 
     def on_missed(self, session: Batch | None, persisted: bool, error: Exception) -> None:
-        """Close the bus' connections, which may have missed it (``core.TellingObserver``).
+        """Close the bus' connections, which may have missed it (``core.Observer``).
 
         Participants cannot get it any more; that they missed something, they see.
         """
@@ -153,9 +153,6 @@ class Bridge(Resource):
         for connection in self.connections if is_sent and self._informers else ():
             detail = str(error) or repr(error)
             connection.close(CloseReason.INTERNAL_ERROR, detail=detail, level=logging.ERROR)
-
-    def on_status(self, status: model.Status) -> None:
-        """Ignored: RSB has no status (``core.Observer``)."""
 
     # --- from the bus ---------------------------------------------------------------------
 
@@ -205,19 +202,15 @@ class Bridge(Resource):
             event = received.event
             if RSB_SCOPE.includes(event.scope):
                 self._introspection.on_event(event)
-            elif (listened := self._listened(event.scope)) is not None:
+                continue
+            scopes = self._settings.scopes_in
+            listened = next((i for i in scopes if i.includes(event.scope)), None)
+            if listened is not None:
                 if self._informers:
                     self._remember(event.event_id)
                 event = event.delivered(received.time_us)
                 self._observe_times(listened, event)
                 yield event
-
-    def _listened(self, scope: Scope) -> Scope | None:
-        """The first of ``scopes_in`` that includes a scope; None: none does."""
-        for listened in self._settings.scopes_in:
-            if listened.includes(scope):
-                return listened
-        return None
 
     def _register(
         self,

@@ -205,9 +205,11 @@ def to_register(event: RsbEvent, prefix: model.EventType) -> model.RegisterEvent
     """The event to register for an RSB event."""
     create_us = event.meta.create_time
     source_timestamp = None if create_us is None else model.Timestamp(*divmod(create_us, _US))
-    payload = _json_payload(event)
-    if payload is None or len(payload.data) > limits.MAX_PAYLOAD_BYTES:
-        payload = model.BinaryPayload(_data_type(event), codec.encode(event))
+    payload: model.Payload
+    if (data := to_json(event)) is None or len(data) > limits.MAX_PAYLOAD_BYTES:
+        payload = model.BinaryPayload(_escape(event.schema), codec.encode(event))
+    else:
+        payload = model.JsonPayload(msgspec.Raw(data))
     return model.RegisterEvent(prefix + event.scope.segments, source_timestamp, payload)
 
 
@@ -270,21 +272,8 @@ def from_event(event: model.Event, scope: Scope, informer: Informer) -> RsbEvent
 
 
 def _rsb_of(event: RsbEvent) -> _Rsb:
-    event_id = event.event_id
-    return _Rsb(
-        event.id,
-        event_id.sender,
-        event_id.sequence,
-        event.schema,
-        event.method,
-        event.causes,
-        event.meta,
-    )
-
-
-def _json_payload(event: RsbEvent) -> model.Payload | None:
-    data = to_json(event)
-    return None if data is None else model.JsonPayload(msgspec.Raw(data))
+    by, of_what = event.event_id, (event.schema, event.method, event.causes, event.meta)
+    return _Rsb(event.id, by.sender, by.sequence, *of_what)
 
 
 def _from_envelope(raw: bytes, scope: Scope, informer: Informer, created: MetaData) -> RsbEvent:
@@ -311,12 +300,8 @@ def _original(payload: model.BinaryPayload, scope: Scope) -> RsbEvent | None:
         event = codec.decode(payload.data)
     except InvalidMessageError:
         return None
-    is_ours = event.scope == scope and _data_type(event) == payload.data_type
+    is_ours = event.scope == scope and _escape(event.schema) == payload.data_type
     return event if is_ours else None
-
-
-def _data_type(event: RsbEvent) -> str:
-    return _escape(event.schema)
 
 
 def _escape(text: str) -> str:

@@ -13,7 +13,6 @@ than a bound of bytes. Belongs to the event loop's thread; SQLite works on a thr
 """
 
 import asyncio
-import contextlib
 import functools
 import logging
 from collections.abc import Callable, Sequence
@@ -28,7 +27,7 @@ from eventer_bridge import limits as core_limits
 from eventer_bridge.errors import InvalidEventError
 from eventer_bridge.model import Event, RegisterEvent, Timestamp, check_registrable
 from eventer_bridge.net import limits as net_limits
-from eventer_bridge.resources import Resource
+from eventer_bridge.resources import Resource, in_time
 from mariner import errors, limits
 from mariner.client import buffer_file
 from mariner.client.reconnecting import Connect, KeyMaker, ReconnectingClient
@@ -131,9 +130,7 @@ class RegistrationBuffer(Resource):
 
     async def wait_written(self, timeout_s: float | None = None) -> None:
         """Wait until something was written, or until the timeout."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                await self._written.wait()
+        await in_time(self._written.wait(), timeout_s)
 
     async def _call(self, function: Callable[..., T], *args: Any) -> T:
         try:

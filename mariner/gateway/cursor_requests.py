@@ -111,7 +111,7 @@ async def answer(cursors: Cursors, argument: Any) -> Any:
             cursors.done(cursor, ids)
         else:
             cursors.redeliver(cursor, ids)
-    await cursors.flush()
+    await cursors.rows.flush()
     if request.do != "show":
         extra = {"client": cursor.client, "cursor": cursor.name, "ids": _texts(request.ids)}
         if request.operator:

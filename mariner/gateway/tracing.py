@@ -19,10 +19,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from eventer_bridge.core.base import Observer
 from eventer_bridge.core.session import REMOTE_SOURCE
 from eventer_bridge.errors import ConfigurationError
-from eventer_bridge.model import QueryParams, Status, quoted_type
+from eventer_bridge.model import QueryParams, quoted_type
 from eventer_bridge.packed import Batch
+from eventer_bridge.resources import in_time
 from mariner import limits
 from mariner.version import __version__
 
@@ -61,8 +63,8 @@ def load_library() -> tuple[Any, Any, Any, Any, Any]:
     return trace_exporter, resources, trace, export, StatusCode
 
 
-class Tracing:
-    """See the module. An observer of the core; raises as :func:`load_library`."""
+class Tracing(Observer):
+    """See the module. Raises as :func:`load_library`."""
 
     def __init__(self, config: TracesConfig, name: str) -> None:
         trace_exporter, resources, trace, export, status = load_library()
@@ -93,9 +95,6 @@ class Tracing:
         )
         session.committed.add_done_callback(functools.partial(self._on_committed, span))
 
-    def on_status(self, status: Status) -> None:
-        """Nothing is traced of it (``core.Observer``)."""
-
     def observe_query(self, params: QueryParams, seconds: float) -> None:
         """A query was answered."""
         if random.random() >= self._ratio:  # noqa: S311  # not for security
@@ -119,9 +118,7 @@ class Tracing:
 
         # not one of asyncio's threads, for which the process would wait at its end
         threading.Thread(target=stop, name="traces", daemon=True).start()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(limits.TRACES_STOP_TIMEOUT_S):
-                await done.wait()
+        await in_time(done.wait(), limits.TRACES_STOP_TIMEOUT_S)
 
     def _on_committed(self, span: "Span", committed: asyncio.Future[None]) -> None:
         if error := committed.exception():

@@ -54,7 +54,7 @@ def prepare(batch: Batch) -> Steps[None]:
                     batch.encodings["mariner answer"] = [*joined]
             yield
     else:
-        yield from make_events(batch)
+        yield from make_events(batch, Many())
         encoded: list[bytes] = Many()
         for events in event_parts(batch.events):
             texts = [codec.encode_event(event) for event in events]

@@ -104,6 +104,13 @@ def _with_escapes(request: Json) -> bytes:
 
 
 def _new_types(request: Json) -> bytes:
+    """Each type is read, checked, paid for, and put in a tree, five dicts and a family, once.
+
+    That is 10 us of Python, where an event of a known type takes 3 us in all: reading 1.3, whether
+    it is known 1.0, checking 1.8 (of which remembering it 0.9), its price 1.2, the tree 0.8, its id
+    and name 1.2, rows and order 1.5, cold memory and the collector the rest. So the target is not
+    met: without one of these, or compiling them, it cannot be.
+    """
     number = request["register_id"]
     events = [
         {**i, "type": ["new", str(number), str(n)]}

@@ -44,22 +44,16 @@ async def create(
     key_retention: KeyRetention | None = None,
     accept_loss_of: int | None = None,
 ) -> "RocksDbBackend":
-    """Open a store, and create it where there is none.
+    """Open a store in a directory, and create it where there is none.
 
-    Args:
-        path: its directory.
-        on_commit: see :class:`CommitObserver`.
-        retention: how long events are kept.
-        clock: measures their age; None: the time that passed with this store.
-        key_retention: how long request keys are kept; None: the defaults.
-        accept_loss_of: continue without lost acknowledged events of this server (``restoring``).
+    ``retention`` says how long events are kept, ``clock`` measures their age (None: the time that
+    passed with this store), ``key_retention`` how long request keys are (None: the defaults).
+    ``accept_loss_of``: continue without lost acknowledged events of this server (``restoring``).
 
-    Raises:
-        StoreLockedError: another process has it open.
-        StoreFormatError: its format is not supported.
-        StoreLossError: it lost acknowledged events, and that is not accepted.
-        StoreDamagedError: it is damaged, or not a store.
-        StorageError: it cannot be opened for another reason.
+    ``StoreLockedError``: another process has it open. ``StoreFormatError``: its format is not
+    supported. ``StoreLossError``: it lost acknowledged events, and that is not accepted.
+    ``StoreDamagedError``: it is damaged, or not a store. ``StorageError``: it cannot be opened for
+    another reason.
     """
     opened = await asyncio.to_thread(ext_open, path, accept_loss_of)
     mlog.info("event store opened", extra={"path": str(path), "types": len(opened.types)})

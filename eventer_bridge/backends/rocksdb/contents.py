@@ -20,6 +20,7 @@ from typing import Final
 import msgspec
 from rocksdict import Rdict, WriteBatch, WriteOptions
 
+from eventer_bridge.backends import limits as store_limits
 from eventer_bridge.backends.passed_time import PassedTime
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.keys import TypeId
@@ -125,10 +126,6 @@ def _damaged(path: Path, what: str) -> StoreDamagedError:
     return StoreDamagedError(f"{path}: the event store is damaged: {what}")
 
 
-_ROWS_AT_A_TIME: Final = 4_096
-"""Rows that are deleted in one write."""
-
-
 def note(session_key: bytes, first_new: TypeId, type_ids: Iterable[TypeId]) -> bytes:
     """The note of a session: its key, the first type that is stored with it, its types."""
     return b"".join((session_key, first_new, *type_ids))
@@ -157,7 +154,7 @@ def undo(db: Rdict) -> None:
             if source_key := keys.source_key(key, value):
                 batch.delete(source_key, source_cf)
             batch.delete(key, event_cf)
-            if batch.len() >= _ROWS_AT_A_TIME:
+            if batch.len() >= store_limits.UNDONE_ROWS:
                 db.write(batch, synced)
                 batch = WriteBatch(raw_mode=True)
         if type_id >= first_new:

@@ -179,8 +179,7 @@ async def listen(store: Store) -> "StoreControl | None":
 class StoreControl(ControlServer):
     """See the module. Created by :func:`listen`; closing it cancels a running checkpoint.
 
-    Attributes:
-        backed_up_s: time of the last backup since the start, in seconds since 1970 UTC; 0: none.
+    ``backed_up_s``: time of the last backup since the start, in seconds since 1970 UTC; 0: none.
     """
 
     def __init__(self, store: Store) -> None:

@@ -34,20 +34,11 @@ from rocksdict import (
 
 from eventer_bridge import limits
 from eventer_bridge.backends.rocksdb import contents, directories, log_tail
-from eventer_bridge.backends.rocksdb.contents import (
-    FAMILIES,
-    FORMAT,
-    is_known_format,
-    undo,
-)
+from eventer_bridge.backends.rocksdb.contents import FAMILIES, FORMAT, is_known_format, undo
 from eventer_bridge.backends.rocksdb.keys import FORMAT_KEY, LOG_KEY
 from eventer_bridge.backends.rocksdb.log_files import TornWrite, check_log, truncate
 from eventer_bridge.backends.rocksdb.markers import check_marker, remove_marker
-from eventer_bridge.errors import (
-    StorageError,
-    StoreDamagedError,
-    StoreLockedError,
-)
+from eventer_bridge.errors import StorageError, StoreDamagedError, StoreLockedError
 
 mlog = logging.getLogger(__name__)
 
@@ -106,12 +97,9 @@ def open_database(path: Path, *, create: bool = True, is_volatile: bool = False)
     """Open the database of a locked directory; all checks come before the first change.
 
     ``create``: a new one if there is none; ``is_volatile``: it is soon removed (``Database``).
-
-    Raises:
-        StoreLockedError: another program has it open.
-        StoreFormatError: its format is not supported.
-        StoreDamagedError: it is damaged, or not an event store.
-        StorageError: it cannot be opened or created for another reason.
+    ``StoreLockedError``: another program has it open. ``StoreFormatError``: its format is not
+    supported. ``StoreDamagedError``: it is damaged, or not an event store. ``StorageError``: it
+    cannot be opened or created for another reason.
     """
     try:
         exists = (path / "CURRENT").exists()

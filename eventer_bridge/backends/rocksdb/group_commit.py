@@ -25,7 +25,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import NamedTuple
@@ -33,9 +33,9 @@ from typing import NamedTuple
 from hat import util
 
 from eventer_bridge import limits
-from eventer_bridge.backends.base import Backend, CheckedCb, HeldCb, ReadTypeCb, failed
+from eventer_bridge.backends.base import Backend, HeldCb, ReadTypeCb, failed, find_type
 from eventer_bridge.backends.passed_time import PassedTime
-from eventer_bridge.backends.request_keys import KeptRequest, KeyRetention, RequestKey
+from eventer_bridge.backends.request_keys import KeptRequest, KeyRetention
 from eventer_bridge.backends.retention import RetentionRule
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.commit import Commit, Group
@@ -56,8 +56,15 @@ from eventer_bridge.errors import (
     StoreFormatError,
 )
 from eventer_bridge.model import EventId, EventType, Timestamp
-from eventer_bridge.packed import Batch, TypeTable, batch_parts, encode_type, unready
-from eventer_bridge.slices import Steps, WorkQueue, at_once, parts
+from eventer_bridge.packed import (
+    Batch,
+    TypeTable,
+    are_keyed,
+    batch_parts,
+    totals,
+    unready,
+)
+from eventer_bridge.slices import Steps, WorkQueue, parts
 
 mlog = logging.getLogger(__name__)
 
@@ -99,15 +106,11 @@ class GroupCommit(Backend):
         self._ending = WorkQueue()
         self._started_s = 0.0
         self._sync_s = 0.0  # set by the storage thread before it tells of a sync
-        self._failure_cbs = util.CallbackRegistry()
+        self.failure_cbs = util.CallbackRegistry()
         self._stopped: asyncio.Future[None] = self._loop.create_future()
         self._thread = StorageThread(self._on_thread_ended)
         self._retention = self._start_retention()
         self._uncounted: Group | None = None  # the last one that a new retention does not count
-
-    def register_failure_cb(self, cb: Callable[[], None]) -> util.RegisterCallbackHandle:
-        """See :class:`Backend`."""
-        return self._failure_cbs.register(cb)
 
     def reserve(self, server_id: int, session: int) -> asyncio.Future[None]:
         """See :class:`Backend`."""
@@ -175,131 +178,79 @@ class GroupCommit(Backend):
         self._check_writable()
         return self._requests.find(owner, names)
 
-    def type_table(self, read: ReadTypeCb, is_checked: CheckedCb) -> TypeTable:
+    def type_table(self, read: ReadTypeCb, checked: Container[EventType]) -> TypeTable:
         """See :class:`Backend`."""
-        table = TypeTable(partial(self._find_type, read, is_checked), limits.CACHE_BYTES)
+        table = TypeTable(partial(find_type, read), limits.CACHE_BYTES, self._types.ids, checked)
         self._type_tables.append(table)
         return table
 
-    def _find_type(
-        self, read: ReadTypeCb, is_checked: CheckedCb, key: bytes | EventType
-    ) -> tuple[EventType, TypeId, bytes] | None:
-        """See ``packed.FindCb``."""
-        event_type = read(key) if isinstance(key, bytes) else key
-        if event_type is None:
-            return None
-        encoded = encode_type(event_type)
-        type_id = self._types.ids.get(event_type, b"")
-        if not type_id or not is_checked(event_type):
-            return event_type, b"", encoded
-        return self._types.names[type_id], type_id, encoded
-
-    def register(
-        self,
-        batches: list[Batch],
-        quota: TypeQuota | None = None,
-        n_asked: int | None = None,
-        requests: Sequence[RequestKey] = (),
-    ) -> asyncio.Future[None]:
+    def register(self, batches: list[Batch]) -> Steps[asyncio.Future[None]]:
         """See :class:`Backend`. Types that were not checked before may fail it, too."""
+        first, types = batches[0], self._types
+        quota = first.quota if len(batches) == 1 else None
         new_types: list[tuple[TypeId, bytes]] = []
-        n_events = sum(map(len, batches))
         try:
-            if self.failure is not None or not self.async_group.is_open:
+            self._check_writable()
+            if found := (yield from _unready(batches)):
+                yield from types.intern(found, new_types, quota, first.requested)
+                for part in parts(len(new_types)):
+                    self._note_new_types(new_types[part])
+                    yield
                 self._check_writable()
-            if found := unready(batches):
-                n_asked = n_events if n_asked is None else n_asked
-                at_once(self._types.intern(found, new_types, quota, n_asked))
+                if types is not self._types:
+                    raise StorageError(f"{self._store.path}: the event store was opened again")
         except EventerBridgeError as e:
             return failed(self._loop.create_future(), e)
-        if new_types:
-            self._note_new_types(new_types)
-        group = self._gather(n_events)
+        if first.is_stepwise:
+            group = self._append(Commit(len(first)))
+            group.is_large = group.is_open = True
+        else:
+            n_events, _, _ = totals(batches)
+            group = self._gather(n_events)
+        spent = types.spent(quota.owner) if new_types and quota is not None else None
         try:
-            if new_types:
-                self._store.stage_types(group.commit, new_types)
-            self._store.stage(group.commit, batches, self._types.ids)
-            if requests:
-                self._stage_keys(group.commit, requests, batches)
-        except BaseException as e:
-            self._abandon(group, e)
-            raise
-        if new_types and quota is not None:
-            self._store.stage_spent(group.commit, quota.owner, self._types.spent(quota.owner))
-        return group.future
-
-    def _stage_keys(
-        self, commit: Commit, requests: Sequence[RequestKey], batches: Sequence[Batch]
-    ) -> None:
-        first = batches[0]
-        ids = [batch.session for batch in batches]
-        timestamp = Timestamp(first.s, first.us)
-        self._requests.stage(commit.batch, requests, first.server, timestamp, ids)
-
-    def register_in_steps(
-        self,
-        batch: Batch,
-        quota: TypeQuota | None = None,
-        n_asked: int | None = None,
-        request: RequestKey | None = None,
-    ) -> Steps[asyncio.Future[None]]:
-        """See :class:`Backend`."""
-        new_types: list[tuple[TypeId, bytes]] = []
-        found: list[tuple[int, EventType]] = []
-        types = self._types
-        n_asked = len(batch) if n_asked is None else n_asked
-        try:
-            self._check_writable()
-            for part in parts(len(batch)):
-                found += unready([batch], part.start, part.stop)
-                yield
-            yield from types.intern(found, new_types, quota, n_asked)
-            for part in parts(len(new_types)):
-                self._note_new_types(new_types[part])
-                yield
-            self._check_writable()
-            if types is not self._types:
-                raise StorageError(f"{self._store.path}: the event store was opened again")
-        except EventerBridgeError as e:
-            return failed(self._loop.create_future(), e)
-        group = self._append(Commit(len(batch)))
-        group.is_large = group.is_open = True
-        timestamp = Timestamp(batch.s, batch.us)
-        # what is deleted meanwhile is before it
-        group.commit.sessions.add(keys.session_key(timestamp, batch.server, batch.session))
-        spent = types.spent(quota.owner) if quota is not None else 0
-        try:
-            for _ in self._stage_in_steps(group.commit, batch, new_types):
+            for _ in self._stage(group.commit, batches, new_types):
                 if group.future.done():  # a commit before it failed, and everything with it
                     return group.future
                 yield
-            if request is not None:
-                self._stage_keys(group.commit, [request], [batch])
         except GeneratorExit:  # the loop ends
             raise
         except BaseException as e:
             self._abandon(group, e)
             raise
-        if new_types and quota is not None:
+        if spent is not None and quota is not None:
             self._store.stage_spent(group.commit, quota.owner, spent)
-        group.is_open = False
-        self._commit_first()
+        if first.is_stepwise:
+            group.is_open = False
+            self._commit_first()
         return group.future
 
-    def _stage_in_steps(
-        self, commit: Commit, batch: Batch, new_types: Sequence[tuple[TypeId, bytes]]
+    def _stage(
+        self, commit: Commit, batches: list[Batch], new_types: Sequence[tuple[TypeId, bytes]]
     ) -> Steps[None]:
-        for part in parts(len(new_types)):
-            commit.cut()
-            self._store.stage_types(commit, new_types[part])
+        """Add batches, their new types and keys to a commit."""
+        first, ids = batches[0], self._types.ids
+        if first.is_stepwise:
+            # what is deleted meanwhile is before it
+            timestamp = Timestamp(first.s, first.us)
+            commit.sessions.add(keys.session_key(timestamp, first.server, first.session))
+            for part in parts(len(new_types)):
+                commit.cut()
+                self._store.stage_types(commit, new_types[part])
+                yield
+            for part in batch_parts(first):
+                self._store.stage(commit, batches, ids, part)
+                yield
+                self._store.put_part(commit)
+                yield
+            self._store.stage_block(commit, new_types)
             yield
-        for part in batch_parts(batch):
-            self._store.stage(commit, [batch], self._types.ids, part)
-            yield
-            self._store.put_part(commit)
-            yield
-        self._store.stage_block(commit, new_types)
-        yield
+        else:
+            if new_types:
+                self._store.stage_types(commit, new_types)
+            self._store.stage(commit, batches, ids)
+        if are_keyed(batches):
+            self._requests.stage(commit.batch, batches)
 
     def _note_new_types(self, new_types: Sequence[tuple[TypeId, bytes]]) -> None:
         if self._retention is not None:
@@ -535,7 +486,7 @@ class GroupCommit(Backend):
         _, self._types, self._latest, _ = opened
         self._queries.use(self._types, self._latest)
         for table in self._type_tables:
-            table.forget_ids()
+            table.use(self._types.ids)
         self._requests = RequestRows(self._store, self._key_retention, self._clock)
         self._deletions = Deletions(self._store)
         if self._decided is not None:
@@ -551,7 +502,7 @@ class GroupCommit(Backend):
             mlog.info("event store can be written again", extra={"path": str(self._store.path)})
         else:
             mlog.error("event store cannot be written", extra={"reason": failure})
-        self._failure_cbs.notify()
+        self.failure_cbs.notify()
 
     def _on_thread_ended(self) -> None:
         self._stopped.set_result(None)
@@ -578,3 +529,15 @@ class GroupCommit(Backend):
             self._store.ext_close()
         except StorageError as e:
             mlog.error("event store failed while it closed", extra={"reason": str(e)})
+
+
+def _unready(batches: list[Batch]) -> Steps[list[tuple[int, EventType]]]:
+    """As ``packed.unready``, in steps if it is of a large batch."""
+    first = batches[0]
+    if not first.is_stepwise:
+        return unready(batches)
+    found: list[tuple[int, EventType]] = []
+    for part in parts(len(first)):
+        found += unready(batches, part.start, part.stop)
+        yield
+    return found

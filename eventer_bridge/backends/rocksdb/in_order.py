@@ -6,13 +6,11 @@ See ``source_order``. Runs on a reader thread.
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
+from eventer_bridge.backends import limits as store_limits
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.keys import TypeId
-from eventer_bridge.backends.rocksdb.scan import MAX_BLOCK_KEYS, KeyRange, scan
+from eventer_bridge.backends.rocksdb.scan import KeyRange, scan
 from eventer_bridge.backends.rocksdb.snapshot import Snapshot
-
-NEAR_EVENTS: Final = 4
-"""Neighbours that are looked at before it bisects."""
 
 _TIME: Final = slice(keys.TYPE_BYTES, keys.TYPE_BYTES + keys.TIMESTAMP_BYTES)
 """The source timestamp in a key by source timestamp."""
@@ -94,7 +92,7 @@ class _InOrder:
                     break
                 found = self._next(descending=descending)
             yield from block
-            n_keys = min(2 * n_keys, MAX_BLOCK_KEYS)
+            n_keys = min(2 * n_keys, store_limits.MAX_BLOCK_KEYS)
 
     def find(self, bound: bytes) -> bytes:
         """Key in ``event`` from which on events are not before a bound, by source timestamp.
@@ -137,7 +135,7 @@ class _InOrder:
         """
         found = self._from(bound[: _TIME.stop])
         is_before = found is not None and found.by_source < bound
-        for _ in range(NEAR_EVENTS):
+        for _ in range(store_limits.NEAR_EVENTS):
             if is_before:
                 found = self._next(descending=False)
                 if found is None:

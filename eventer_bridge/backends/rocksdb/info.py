@@ -27,10 +27,9 @@ class ServerInfo(msgspec.Struct, frozen=True):
 class StoreInfo(msgspec.Struct, frozen=True):
     """See the module; printed by ``mariner store info --json``.
 
-    Attributes:
-        events: an estimate (``verify`` counts them).
-        spent: cost of the types that each client registered first (``type_budget``).
-        index_bytes: bytes of sorted files by column family, without rows that are only in the log.
+    ``events`` is an estimate (``verify`` counts them), ``spent`` the cost of the types that each
+    client registered first (``type_budget``), ``index_bytes`` those of sorted files by column
+    family, without rows that are only in the log.
     """
 
     format: int

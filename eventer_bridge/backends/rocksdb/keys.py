@@ -218,8 +218,7 @@ def is_in_order(value: bytes) -> bool:
 def by_source(key: bytes, value: bytes) -> bytes:
     """What orders events by source timestamp, from a row of ``event``; empty if it has none.
 
-    Returns:
-        The key that the event has in ``source``, or would have.
+    It is the key that the event has in ``source``, or would have.
     """
     source = source_of(value)
     return source and key[:TYPE_BYTES] + source + key[TYPE_BYTES:]

@@ -7,20 +7,16 @@ rows are kept; large ones are left to the store, which bounds the memory
 
 from collections.abc import Iterable, Mapping
 from itertools import islice
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from eventer_bridge import limits
+from eventer_bridge.backends import limits as store_limits
 from eventer_bridge.backends.rocksdb.keys import TYPE_BYTES, TypeId
+from eventer_bridge.memory import LastingDict
 from eventer_bridge.slices import Steps
 
 Row: TypeAlias = tuple[bytes, bytes]
 """Key in ``event``, value."""
-
-STEP_ROWS: Final = 256
-"""Rows that are noted in one step: 0.2 ms."""
-
-FORGOTTEN_PART: Final = 32
-"""When there are too many types, one in so many is forgotten at a time."""
 
 
 class LatestCache:
@@ -33,7 +29,7 @@ class LatestCache:
 
     def __init__(self, stored: bytes, rows: Iterable[tuple[TypeId, Row]] = ()) -> None:
         small = (i for i in rows if len(i[1][1]) <= limits.LATEST_CACHE_ROW_BYTES)
-        self._rows: dict[TypeId, Row] = dict(small)  # that written last comes last
+        self._rows: dict[TypeId, Row] = LastingDict(small)  # that written last comes last
         self._floor = stored
 
     def get(self, type_id: TypeId) -> Row | None:
@@ -43,7 +39,7 @@ class LatestCache:
     def update_in_steps(self, written: Mapping[TypeId, Row]) -> Steps[None]:
         """As :meth:`update`, of a large session. Until it is done, the next commit waits."""
         waiting = iter(written.items())
-        while some := list(islice(waiting, STEP_ROWS)):
+        while some := list(islice(waiting, store_limits.NOTED_ROWS)):
             self.update(some)
             yield
 
@@ -70,6 +66,7 @@ class LatestCache:
         removed before it.
         """
         rows = self._rows
-        for type_id in [*islice(rows, 1 + limits.LATEST_CACHE_TYPES // FORGOTTEN_PART)]:
+        n_types = 1 + limits.LATEST_CACHE_TYPES // store_limits.FORGOTTEN_PART
+        for type_id in [*islice(rows, n_types)]:
             key, _ = rows.pop(type_id)
             self._floor = max(self._floor, key[TYPE_BYTES:])

@@ -59,10 +59,9 @@ class _Use(AbstractContextManager[tuple[Rdict, dict[str, Rdict]]]):
 class Database:
     """See the module. Any thread; raises as ``database.open_database``.
 
-    Args:
-        path: directory; created where there is none.
-        read_only: look at a database that no process has open; nothing is created or changed.
-        is_volatile: it is removed when it is closed, so nothing is synced.
+    ``path`` is created where there is none. ``read_only``: look at a database that no process has
+    open; nothing is created or changed. ``is_volatile``: it is removed when it is closed, so
+    nothing is synced.
 
     Attributes:
         is_closing: set by the owner, so that long reads end.
@@ -123,12 +122,9 @@ class Database:
         """Close and open the database, after a commit failed; takes commits afterwards.
 
         Waits for the end of all uses. Afterwards everything that was committed is there and
-        durable; what was not may be.
-
-        Raises:
-            StorageError: the disk still fails. The database can be read as before, unless it was
-                closed, but could not be opened.
-            StoreDamagedError: the store was damaged.
+        durable; what was not may be. ``StorageError``: the disk still fails; the database can be
+        read as before, unless it was closed, but could not be opened. ``StoreDamagedError``: the
+        store was damaged.
         """
         check_writable(self.path)
         with self._gate:

@@ -52,12 +52,9 @@ _Data: TypeAlias = mmap.mmap | bytes
 class _Records(NamedTuple):
     """Complete records at the begin of a log.
 
-    Attributes:
-        first: sequence number of the first one; None: there is none.
-        following: sequence number after the last one.
-        last, last_sequence: offset and sequence number of the last one.
-        end: offset of the end of the last one.
-        broken: offset of the first invalid fragment, or the size of the log.
+    ``first`` is the sequence number of the first one (None: there is none), ``following`` the one
+    after the last one; ``last`` and ``last_sequence`` are of the last one, whose end is ``end``;
+    ``broken`` is the offset of the first invalid fragment, or the size of the log.
     """
 
     first: int | None
@@ -128,10 +125,7 @@ def truncate(torn: TornWrite) -> None:
 
 
 def _check(log: Path, *, is_last: bool) -> tuple[_Records, TornWrite | None]:
-    with (
-        log.open("rb") as file,
-        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
-    ):
+    with log.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         size = len(data)
         records = _walk(data)
         end, following = records.end, records.following

@@ -26,12 +26,11 @@ from typing import BinaryIO, Final, Self
 
 import msgspec
 
+from eventer_bridge.backends import limits as store_limits
 from eventer_bridge.backends.rocksdb import directories
 from eventer_bridge.errors import StoreDamagedError
 
 MARKER: Final = "CLOSED"
-
-_CHUNK_BYTES: Final = 1 << 20
 
 _Files = dict[str, tuple[int, int]]
 """Size in bytes and CRC-32 of files, by name."""
@@ -82,7 +81,7 @@ def _files(path: Path) -> _Files:
 def _measure(file: Path) -> tuple[int, int]:
     size = checksum = 0
     with file.open("rb") as stream:
-        while chunk := stream.read(_CHUNK_BYTES):
+        while chunk := stream.read(store_limits.CHUNK_BYTES):
             size += len(chunk)
             checksum = zlib.crc32(chunk, checksum)
     return size, checksum

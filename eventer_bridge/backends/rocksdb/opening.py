@@ -49,7 +49,11 @@ def ext_open(path: Path, accept_loss_of: int | None = None) -> Opened:
 
 def ext_open_temporary() -> Opened:
     """Open an empty store in the directory for temporary files; closing it removes it."""
-    with directories.os_errors(Path(tempfile.gettempdir()), "cannot be written"):
+    try:
+        directory = Path(tempfile.gettempdir())
+    except FileNotFoundError as e:  # none that it tried (``$TMPDIR``, ``/tmp``, …) can be written
+        raise StorageError(f"{e.strerror}: a store in memory needs one") from e
+    with directories.os_errors(directory, "cannot be written"):
         _ext_remove_left_over()
         path = Path(tempfile.mkdtemp(prefix=_TEMPORARY))
     try:

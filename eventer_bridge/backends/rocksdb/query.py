@@ -44,11 +44,12 @@ from collections.abc import Set as AbstractSet
 from contextlib import ExitStack
 from functools import partial
 from itertools import chain, islice
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
 from eventer_bridge import limits, packed
+from eventer_bridge.backends import limits as store_limits
 from eventer_bridge.backends.base import NO_WAY_ON, check_ids, result_limit, take
 from eventer_bridge.backends.readers import LargeCb, PauseCb, Readers, Reading
 from eventer_bridge.backends.rocksdb import keys, trimmed
@@ -139,10 +140,7 @@ class Timeseries:
                 if part.family == "source":
                     conditions.insert(0, keys.is_in_order)
                 for rows in self._snapshot.event_rows(
-                    *span,
-                    descending=part.sought.descending,
-                    limit=limit,
-                    conditions=conditions,
+                    *span, descending=part.sought.descending, limit=limit, conditions=conditions
                 ):
                     limit -= len(rows[0])
                     yield rows
@@ -343,10 +341,6 @@ def _first_of_type(accept: Filter | None, shown: KeyRange, done: set[TypeId]) ->
         return shown.contains(without_type(key))
 
     return accept_first
-
-
-SEEKS_AT_A_TIME: Final = 16
-"""Types that are sought before it pauses: some 0.1 ms."""
 
 
 class QueryRunner:
@@ -557,7 +551,7 @@ class StoreReader:
 
     def _pausing(self, type_ids: Iterable[TypeId]) -> Iterator[TypeId]:
         for n_types, type_id in enumerate(type_ids):
-            if n_types % SEEKS_AT_A_TIME == 0:
+            if n_types % store_limits.STEP_SEEKS == 0:
                 self._snapshot.pause()
             yield type_id
 

@@ -34,12 +34,12 @@ from eventer_bridge.backends.request_keys import (
     DIGEST_BYTES,
     KeptRequest,
     KeyRetention,
-    RequestKey,
 )
 from eventer_bridge.backends.rocksdb import contents, keys
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.errors import StoreDamagedError
 from eventer_bridge.model import Timestamp
+from eventer_bridge.packed import Batch
 
 FAMILY: Final = "request"
 
@@ -60,11 +60,10 @@ _decode_run: Final = msgspec.msgpack.Decoder(tuple[list[str], bytes]).decode
 class _Owner:
     """A client, and its current generation (``since`` when, and with how many keys).
 
-    Attributes:
-        suffixes: of the prefixes of its rows: in this generation, and in the one before, if any.
-        greatest, greatest_in_runs: the greatest key of both, and the greatest that is in a run.
-        last: the request of ``greatest``, if it came in this generation and since the store was
-            opened: the next request names it as the one before.
+    ``suffixes`` are of the prefixes of its rows: in this generation, and in the one before, if any;
+    ``greatest`` the greatest key of both, ``greatest_in_runs`` that is in a run. ``last`` is the
+    request of ``greatest``, if it came in this generation and since the store was opened: the next
+    request names it as the one before.
     """
 
     __slots__ = (
@@ -185,19 +184,14 @@ class RequestRows:
                 f"{self._store.path}: the event store is damaged: a request key"
             ) from None
 
-    def stage(
-        self,
-        batch: WriteBatch,
-        requests: Sequence[RequestKey],
-        server: int,
-        timestamp: Timestamp,
-        sessions: Sequence[int],
-    ) -> None:
-        """Keep requests of a client, which were looked up before, in the commit of their events.
+    def stage(self, batch: WriteBatch, batches: Sequence[Batch]) -> None:
+        """Keep the keys of a client's requests, which were looked up before, with their events.
 
-        It is the last batch of the commit, where it has several; ``sessions`` has one id for each
-        request.
+        It is the last batch of the commit, where it has several.
         """
+        keyed = [(i.key, i.session) for i in batches if i.key is not None]
+        requests, sessions = [key for key, _ in keyed], [session for _, session in keyed]
+        server, timestamp = batches[0].server, Timestamp(batches[0].s, batches[0].us)
         session, n_keys = sessions[0], len(requests)
         name = requests[0].owner
         owner = self._owners.get(name) or self._owner(name)

@@ -25,21 +25,16 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from rocksdict import ColumnFamily, RdictIter
 
 from eventer_bridge import limits
+from eventer_bridge.backends import limits as store_limits
 from eventer_bridge.backends.base import HeldCb
 from eventer_bridge.backends.passed_time import PassedTime
 from eventer_bridge.backends.readers import yield_gil
-from eventer_bridge.backends.retention import (
-    Budget,
-    Progress,
-    RetentionRule,
-    Share,
-    Shares,
-)
+from eventer_bridge.backends.retention import Budget, Progress, RetentionRule, Share, Shares
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.commit import Commit
 from eventer_bridge.backends.rocksdb.keys import LOCAL_ID_BYTES, SessionBlock, TypeId
@@ -231,14 +226,6 @@ def _block_of(
     return block, False
 
 
-_COUNTED_AT_A_TIME: Final = 1_000
-"""Rows that are counted between two rests: about 0.5 ms."""
-
-_BUSY_S: Final = 0.001
-"""After yielding, a thread gets the GIL back at once if the event loop is idle, and after some
-milliseconds if it is busy."""
-
-
 class _Step(NamedTuple):
     """The next step for a rule: from which position, and whether it may delete ranges."""
 
@@ -254,13 +241,9 @@ class Retention:
     are reported to it there. It is started when all events staged before are durable, and ends
     before the store is closed or reopened; then a new one is created.
 
-    Args:
-        store, types: the store and its types.
-        rules: the first that matches an event's type applies.
-        clock: measures ``duration``.
-        ext_commit: commits a deletion, and waits for it. False: it was not committed, because a new
-            event is in its ranges.
-        held_since: see :data:`HeldCb`.
+    The first of ``rules`` that matches an event's type applies; ``clock`` measures its duration.
+    ``ext_commit`` commits a deletion, and waits for it. False: it was not committed, because a new
+    event is in its ranges.
     """
 
     def __init__(
@@ -385,7 +368,7 @@ class Retention:
                 for key, value in self._before.rows("event", type_id):
                     n_events += 1
                     n_bytes += len(key) + len(value)
-                    if n_events % _COUNTED_AT_A_TIME == 0:
+                    if n_events % store_limits.COUNTED_ROWS == 0:
                         self._ext_rest()
             share.old_events, share.old_bytes = n_events, n_bytes
             share.is_known = True
@@ -460,7 +443,7 @@ class Retention:
         yield_gil()
         if self._n_commits != self._seen_commits:
             self._seen_commits = self._n_commits
-            is_loop_busy = time.perf_counter() - began_s > _BUSY_S
+            is_loop_busy = time.perf_counter() - began_s > store_limits.BUSY_S
             share = limits.RETENTION_CPU_SHARE if is_loop_busy else limits.RETENTION_IDLE_SHARE
             self._is_closing.wait(min(worked_s * (1 / share - 1), threading.TIMEOUT_MAX))
         if self._is_closing.is_set():

@@ -12,27 +12,11 @@ from typing import Final, NamedTuple, TypeAlias
 
 from rocksdict import RdictIter
 
+from eventer_bridge.backends import limits as store_limits
 from eventer_bridge.backends.rocksdb import keys
-from eventer_bridge.backends.rocksdb.keys import (
-    ENTRY_BYTES,
-    LOCAL_ID_BYTES,
-    ORIGIN_BYTES,
-    TypeId,
-)
+from eventer_bridge.backends.rocksdb.keys import ENTRY_BYTES, LOCAL_ID_BYTES, ORIGIN_BYTES, TypeId
 from eventer_bridge.backends.rocksdb.snapshot import Snapshot
 from eventer_bridge.backends.rocksdb.types import EveryType, patience
-
-MAX_BLOCK_KEYS: Final = 256
-"""Keys that one range of a merge reads ahead, so that all share one iterator."""
-
-PAUSE_EVENTS: Final = 64
-"""Entries of a block that are walked before it pauses."""
-
-FEW_TYPES: Final = 16
-"""Up to so many types are always merged."""
-
-MERGED_TYPES: Final = 4096
-"""Types that are merged at a time, at about 1 kB for each range."""
 
 Filter = Callable[[bytes], bool]
 """Whether the event with this key (of the scanned family) belongs to the answer."""
@@ -102,7 +86,7 @@ def scan(snapshot: Snapshot, iterator: RdictIter, span: KeyRange) -> Iterator[by
             stop = key
         else:
             start = key + b"\x00"
-        n_keys = min(2 * n_keys, MAX_BLOCK_KEYS)
+        n_keys = min(2 * n_keys, store_limits.MAX_BLOCK_KEYS)
 
 
 def scan_blocks(snapshot: Snapshot, span: KeyRange) -> Iterator[bytes]:
@@ -159,7 +143,7 @@ def merge(
     start, stop, descending = span
     first: list[bytes] = []
     waiting = iter(type_ids)
-    while some := list(islice(waiting, MERGED_TYPES)):
+    while some := list(islice(waiting, store_limits.MERGED_TYPES)):
         span = KeyRange(start, stop, descending)
         ranges = [
             _until_done(snapshot, keys_of_type, type_id, done)
@@ -225,7 +209,7 @@ def walk(
         origin, entries = block.origin, block.entries
         begins = block.between(start, stop)
         for n_walked, begin in enumerate(reversed(begins) if descending else begins):
-            if not n_walked % PAUSE_EVENTS:
+            if not n_walked % store_limits.PAUSE_EVENTS:
                 snapshot.pause()
             end = begin + LOCAL_ID_BYTES
             position = origin + entries[begin:end]
@@ -262,7 +246,7 @@ def find_in_blocks(
 ) -> list[bytes]:
     """As :func:`walk`, and :func:`merge` where that is cheaper."""
     found: list[bytes] = []
-    if isinstance(type_ids, EveryType) or patience(type_ids) > FEW_TYPES:
+    if isinstance(type_ids, EveryType) or patience(type_ids) > store_limits.FEW_MERGED_TYPES:
         found, rest = walk(
             snapshot, block_keys, type_ids, span, limit=limit, accept=accept, done=done
         )

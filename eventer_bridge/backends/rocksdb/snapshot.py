@@ -21,6 +21,7 @@ from typing import Any, Final, TypeAlias
 from rocksdict import Rdict, RdictIter, ReadOptions
 
 from eventer_bridge import packed
+from eventer_bridge.backends import limits as store_limits
 from eventer_bridge.backends.readers import Pacer
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.database import StorageErrors, explain
@@ -29,24 +30,6 @@ from eventer_bridge.backends.rocksdb.latest import Row
 from eventer_bridge.backends.rocksdb.lifecycle import Database
 from eventer_bridge.errors import StorageError, StoreDamagedError
 from eventer_bridge.model import EventId
-
-STEP_S: Final = 50e-6
-"""How long rows are read, in the order of the store, before a pause."""
-
-STEP_ROWS: Final = 16
-"""Rows that are filtered, or looked up, before a pause: some 50 us."""
-
-STEP_BYTES: Final = 64 << 10
-"""Values of so many bytes end a step before, as a large one takes long to read."""
-
-AHEAD_ROWS: Final = 1_024
-"""Rows that are read ahead in the order of the store; sorting so many keys takes some 0.2 ms."""
-
-AHEAD_BYTES: Final = 256 << 10
-"""Values of so many bytes end that before."""
-
-RUN_ROWS: Final = 4
-"""Rows of a type, from which on one seek and as many steps cost less than a look-up each."""
 
 READ_FAMILIES: Final = ("event", "source", "session", "server")
 """Column families that queries read."""
@@ -57,13 +40,8 @@ RowsRead: TypeAlias = tuple[list[Row], int]
 Condition: TypeAlias = Callable[[bytes], bool]
 """Whether an event is wanted, by its value."""
 
-MAX_PASSED_ROWS: Final = 16
-"""Deleted rows that a look-up of a block passes over. Where blocks are deleted one by one, there
-may be a hundred thousand, for as long as RocksDB keeps them: 0.1 s, in which no other thread runs.
-Between a session and the beginning of its block there are none, as blocks do not overlap."""
-
 _PASS_FEW: Final = ReadOptions()
-_PASS_FEW.set_max_skippable_internal_keys(MAX_PASSED_ROWS)
+_PASS_FEW.set_max_skippable_internal_keys(store_limits.MAX_PASSED_ROWS)
 
 _NOT_FOUND: Final = "key not found"
 """All that rocksdict says where there is no such key."""
@@ -105,7 +83,7 @@ _read_rows: Final = packed.read_rows if packed.IS_COMPILED else _read_in_python
 
 
 class Snapshot:
-    """See the module. Created by ``Store.snapshot``.
+    """See the module. Created by ``Store.snapshot``. ``hidden`` are keys of hidden sessions.
 
     Args:
         database, db, families: whose moment, and as RocksDB has them.
@@ -114,9 +92,6 @@ class Snapshot:
         is_all_seen: include undecided sessions.
         read: families of :data:`READ_FAMILIES` to read. If it is one, values found by :meth:`value`
             may be newer.
-
-    Attributes:
-        hidden: keys of hidden sessions.
     """
 
     __slots__ = (
@@ -218,9 +193,9 @@ class Snapshot:
                 start,
                 stop,
                 descending=descending,
-                max_rows=STEP_ROWS if is_filtered else limit,
-                max_bytes=STEP_BYTES,
-                seconds=STEP_S,
+                max_rows=store_limits.STEP_ROWS if is_filtered else limit,
+                max_bytes=store_limits.STEP_BYTES,
+                seconds=store_limits.STEP_S,
             )
             if is_end and not iterator.valid():
                 with self.errors():
@@ -250,7 +225,7 @@ class Snapshot:
             rows.append((key, value))
             n_bytes += len(value)
             del value
-            if len(rows) == STEP_ROWS or n_bytes > STEP_BYTES:
+            if len(rows) == store_limits.STEP_ROWS or n_bytes > store_limits.STEP_BYTES:
                 yield rows, n_bytes
                 self.pause()
                 rows, n_bytes = [], 0
@@ -263,8 +238,8 @@ class Snapshot:
         def value_of(key: bytes) -> bytes:
             return ahead.pop(key, None) or self.value(key)
 
-        for begin in range(0, len(event_keys), AHEAD_ROWS):
-            some = event_keys[begin : begin + AHEAD_ROWS]
+        for begin in range(0, len(event_keys), store_limits.AHEAD_ROWS):
+            some = event_keys[begin : begin + store_limits.AHEAD_ROWS]
             ahead = self._read_ahead(some)
             yield from self.rows_of(some, value_of)
 
@@ -276,19 +251,19 @@ class Snapshot:
         n_bytes = 0
         for _, of_type in groupby(sorted(event_keys), itemgetter(slice(keys.TYPE_BYTES))):
             run = list(of_type)
-            if len(run) < RUN_ROWS:
+            if len(run) < store_limits.RUN_ROWS:
                 continue
             self.pause()
             iterator.seek(run[0])
             for number, key in enumerate(run, 1):
                 # else others lie between, or it failed, which a look-up will say
-                if get_key() != key or n_bytes > AHEAD_BYTES:
+                if get_key() != key or n_bytes > store_limits.AHEAD_BYTES:
                     break
                 values[key] = value = get_value()
                 n_bytes += len(value)
                 if number < len(run):  # behind the last there may be much that is deleted
                     move()
-                if number % STEP_ROWS == 0:
+                if number % store_limits.STEP_ROWS == 0:
                     self.pause()
         return values
 

@@ -21,22 +21,18 @@ Belongs to the event loop's thread, as everything that commits, but for :func:`e
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeAlias
 
+from eventer_bridge.backends import limits as store_limits
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.latest import Row
 from eventer_bridge.backends.rocksdb.snapshot import Snapshot
+from eventer_bridge.memory import LastingDict
 from eventer_bridge.model import EventType
 from eventer_bridge.packed import Batch, BatchRows, Staged
 
-MAX_PASSED_EVENTS: Final = 16
-"""Events of a type that are not in order, more than are in order behind them, before it ends."""
-
-MAX_VALUE_BYTES: Final = 4096
-"""Events with larger values are not in order: it takes long to look at their source timestamps."""
-
 Place: TypeAlias = tuple[bytes, bytes, int]
 """Source timestamp and position of the last event of a type that is in order, and how many events
-were passed since (:data:`MAX_PASSED_EVENTS`)."""
+were passed since (``limits.MAX_PASSED_EVENTS``)."""
 
 NOTHING: Final[Place] = b"", b"", 0
 """Of a type of which nothing is stored."""
@@ -88,7 +84,7 @@ def ext_read_order(
     floor: bytes,
 ) -> SourceOrder:
     """Read the order of what is stored, from the latest row, if any, of each type to be known."""
-    last: dict[TypeId, Place] = {}
+    last: dict[TypeId, Place] = LastingDict()
     for type_id, row in latest:
         if type_id in ends:
             continue
@@ -103,7 +99,7 @@ def _place(snapshot: Snapshot, type_id: TypeId, latest: Row) -> Place | None:
     rows: list[Row] = [latest]
     if not keys.is_in_order(latest[1]):
         stop = type_id + keys.KEY_MAX
-        n_rows = MAX_PASSED_EVENTS + 1
+        n_rows = store_limits.MAX_PASSED_EVENTS + 1
         found = snapshot.event_rows(type_id, stop, descending=True, limit=n_rows)
         rows = [row for some, _ in found for row in some]
     for n_passed, (key, value) in enumerate(rows):

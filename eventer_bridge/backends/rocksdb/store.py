@@ -26,10 +26,11 @@ from rocksdict import (
     WriteBatch,
 )
 
+from eventer_bridge.backends import limits as store_limits
 from eventer_bridge.backends.base import HighWaterMark
 from eventer_bridge.backends.passed_time import PassedTime
 from eventer_bridge.backends.retention import Share
-from eventer_bridge.backends.rocksdb import contents, keys, source_order
+from eventer_bridge.backends.rocksdb import contents, keys
 from eventer_bridge.backends.rocksdb.commit import Commit
 from eventer_bridge.backends.rocksdb.contents import (
     note,
@@ -55,20 +56,13 @@ _exhaust: Final = deque[None](maxlen=0).extend
 
 _NO_ROW: Final[Row] = b"", b""
 
-FEW_ROWS: Final = 4_000
-"""Rows that a checkpoint may have to write to files: some 5 ms."""
-
-MAX_FLUSHES: Final = 4
-"""Before a checkpoint; more would not help where writing is faster."""
-
 
 class Store(Database):
     """See the module; raises and arguments: see ``database.open_database``.
 
-    Attributes:
-        counted: retention's: types whose events commits tally, each with where to.
-        order: which events need a row in ``source``; to be loaded before others than those of new
-            types are staged.
+    ``counted`` are retention's: types whose events commits tally, each with where to; ``order``
+    says which events need a row in ``source``; to be loaded before others than those of new types
+    are staged.
     """
 
     def __init__(self, path: Path, *, read_only: bool = False, is_volatile: bool = False) -> None:
@@ -132,20 +126,17 @@ class Store(Database):
         ids: Mapping[EventType, TypeId],
         part: slice | None = None,
     ) -> None:
-        """Add batches to a commit, as a block (``session_block``).
+        """Add batches to a commit that was not written yet, as a block (``session_block``).
 
-        Args:
-            commit: which was not written yet.
-            batches: by ascending session, of one server, with one timestamp.
-            ids: of all their types.
-            part: events of the only batch, to be put then (:meth:`put_part`); :meth:`stage_block`
-                adds its block in the end.
+        ``batches`` are by ascending session, of one server, with one timestamp, ``ids`` of all
+        their types. ``part``: events of the only batch, to be put then (:meth:`put_part`);
+        :meth:`stage_block` adds its block in the end.
         """
         begin, end = (0, -1) if part is None else (part.start, part.stop)
         if part is not None:
             commit.cut()
         if commit.rows is None:
-            commit.rows = ROWS(source_order.MAX_PASSED_EVENTS, source_order.MAX_VALUE_BYTES)
+            commit.rows = ROWS(store_limits.MAX_PASSED_EVENTS, store_limits.MAX_ORDERED_BYTES)
         staged = self.order.stage(
             commit.rows, batches, ids, begin, end, is_counted=bool(self.counted)
         )
@@ -227,9 +218,7 @@ class Store(Database):
 
         With the last part, it becomes :attr:`undecided`. On the loop's thread: rocksdict keeps the
         interpreter's lock meanwhile, and would hold up the loop from another one all the same.
-
-        Raises:
-            StorageError: it failed; what the disk holds then is known after opening again.
+        ``StorageError``: it failed; what the disk holds then is known after opening again.
         """
         with self._write_lock:
             if self._commit_failure is not None:
@@ -309,10 +298,11 @@ class Store(Database):
                 # RocksDB writes what is in memory to files first, and rocksdict keeps the
                 # interpreter's lock meanwhile (80 ms for 100,000 rows). When it only flushes it
                 # does not. So that is done before, again and again, until little is left.
-                for _ in range(MAX_FLUSHES):
+                for _ in range(store_limits.MAX_FLUSHES):
                     for family in (self._db, *self._families.values()):
                         family.flush(True)
-                    if sum(map(self._n_unflushed, self._families.values())) <= FEW_ROWS:
+                    n_left = sum(map(self._n_unflushed, self._families.values()))
+                    if n_left <= store_limits.CHECKPOINT_ROWS:
                         break
                 Checkpoint(self._db).create_checkpoint(str(path))
             self._sync()

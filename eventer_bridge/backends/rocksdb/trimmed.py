@@ -16,10 +16,11 @@ Rows are staged on the event loop's thread, and read on a reader thread.
 from collections.abc import Collection, Mapping
 from typing import Final
 
+from eventer_bridge.backends import limits as store_limits
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.commit import Commit
 from eventer_bridge.backends.rocksdb.keys import LOCAL_ID_BYTES, TypeId
-from eventer_bridge.backends.rocksdb.snapshot import STEP_ROWS, Snapshot
+from eventer_bridge.backends.rocksdb.snapshot import Snapshot
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.backends.rocksdb.types import EveryType
 from eventer_bridge.model import INT64_MAX, INT64_MIN, EventId, QueryServerParams
@@ -112,7 +113,7 @@ def ext_find(
         elif is_later(value) and (type_id == ANY_TYPE or type_id in wanted):
             found = server + value[:LOCAL_ID_BYTES]
         n_rows += 1
-        if n_rows % STEP_ROWS == 0:
+        if n_rows % store_limits.STEP_ROWS == 0:
             snapshot.pause()
         rows.next()
     with snapshot.errors():

@@ -26,6 +26,7 @@ from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.type_budget import TypeBudget, TypeQuota
 from eventer_bridge.backends.visible_query import VisibleQuery
+from eventer_bridge.memory import LastingDict
 from eventer_bridge.model import EventType
 from eventer_bridge.packed import encode_type
 from eventer_bridge.slices import Steps
@@ -55,9 +56,9 @@ class TypeRegistry:
         stored: Iterable[tuple[TypeId, EventType]],
         spent: Mapping[str, int] | None = None,
     ) -> None:
-        self.names: dict[TypeId, EventType] = {}
+        self.names: dict[TypeId, EventType] = LastingDict()
         self._budget = TypeBudget(spent)
-        self.ids: dict[EventType, TypeId] = {}
+        self.ids: dict[EventType, TypeId] = LastingDict()
         self._trie = TypeTrie()
         self._visible: OrderedDict[Subscription, VisibleTypes] = OrderedDict()
         self._visible_lock = threading.Lock()
@@ -73,7 +74,8 @@ class TypeRegistry:
         Raises:
             LimitError: they cost too much.
         """
-        self._budget.check(set(event_types).difference(self.ids), quota)
+        ids = self.ids
+        self._budget.check({i for i in event_types if i not in ids}, quota)
 
     def spent(self, owner: str) -> int:
         """What the types of an owner cost."""
@@ -98,10 +100,11 @@ class TypeRegistry:
             LimitError: as :meth:`check`.
             InvalidEventError: a new type is not Unicode text.
         """
-        unknown: dict[EventType, bool] = {}  # each with whether it was asked for
+        unknown: dict[EventType, str | None] = {}  # each with the owner, if it was asked for
+        owner = quota and quota.owner
         for n_found, (index, event_type) in enumerate(found, 1):
             if event_type not in self.ids:
-                unknown.setdefault(event_type, quota is not None and index < n_asked)
+                unknown.setdefault(event_type, owner if index < n_asked else None)
             if n_found % limits.STEP_EVENTS == 0:
                 yield
         if unknown:
@@ -109,12 +112,12 @@ class TypeRegistry:
 
     def _add_in_steps(
         self,
-        unknown: Mapping[EventType, bool],
+        unknown: Mapping[EventType, str | None],
         new: list[tuple[TypeId, bytes]],
         quota: TypeQuota | None,
     ) -> Steps[None]:
-        """Add types, each with whether it was asked for; see :meth:`intern`."""
-        asked = [event_type for event_type, is_asked in unknown.items() if is_asked]
+        """Add types, each with its owner, if it was asked for; see :meth:`intern`."""
+        asked = [event_type for event_type, owner in unknown.items() if owner is not None]
         if asked:
             yield from self._budget.check_in_steps(asked, quota)
         if len(asked) < len(unknown):
@@ -124,9 +127,9 @@ class TypeRegistry:
             encoded.append(encode_type(event_type))
             if len(encoded) % STEP_TYPES == 0:
                 yield
-        for (event_type, is_asked), data in zip(unknown.items(), encoded, strict=True):
-            type_id = keys.encode_type_id(len(self))
-            self._add(type_id, event_type, quota.owner if quota and is_asked else None)
+        for (event_type, owner), data in zip(unknown.items(), encoded, strict=True):
+            type_id = keys.encode_type_id(len(self.names))
+            self._add(type_id, event_type, owner)
             new.append((type_id, data))
             if len(new) % STEP_NEW_TYPES == 0:
                 yield
@@ -250,7 +253,7 @@ class _Node:
         self.size = size
         self.sample = sample
         self.own: EventType | None = None
-        self.children: dict[str, _Node | EventType] = {}
+        self.children: dict[str, _Node | EventType] = LastingDict()
 
     def put(self, child: "_Node | EventType") -> None:
         """Add a new child."""
@@ -280,11 +283,11 @@ class TypeTrie:
             if child is None:
                 node.children[segment] = event_type
                 return
-            sample, size = _measured(child)
-            common = _common_size(event_type, sample, node.size + 1, size)
-            if isinstance(child, _Node) and common == size:
+            if isinstance(child, _Node) and event_type[: child.size] == child.sample[: child.size]:
                 node = child
                 continue
+            sample, size = _measured(child)
+            common = _common_size(event_type, sample, node.size + 1, size)
             if common < max(size, len(event_type)):
                 between = _Node(common, sample)
                 between.put(child)

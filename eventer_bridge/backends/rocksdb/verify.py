@@ -14,24 +14,18 @@ does not depend on the size of the store, except for the event types.
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice, pairwise
-from typing import Final, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 from rocksdict import RdictIter
 
+from eventer_bridge.backends import limits as store_limits
 from eventer_bridge.backends import passed_time, reader_rows
 from eventer_bridge.backends.rocksdb import keys, request_rows, trimmed
 from eventer_bridge.backends.rocksdb.keys import SessionBlock, TypeId
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.errors import StorageError
 from eventer_bridge.model import EventId, EventType
-
-ROWS_AT_A_TIME: Final = 128
-"""Rows that are looked up together, which is faster than one by one. Rows of the largest sessions
-have 1.3 MB each."""
-
-EVENTS_AT_A_TIME: Final = 8
-"""Events that are looked up together, which is only in a damaged store; they can be large."""
 
 T = TypeVar("T")
 
@@ -107,14 +101,17 @@ class _Rows:
                 yield key, iterator.value()
             if not is_again:
                 self._n_done += 1
-                if self._n_done % ROWS_AT_A_TIME == 0:
+                if self._n_done % store_limits.VERIFIED_ROWS == 0:
                     self._on_progress(self._n_done, max(self._n_done, self._n_total))
             iterator.next()
         if not is_again:
             self._report_unreadable(family, f"{_key(key)} and behind", iterator.status)
 
     def look_up(
-        self, family: str, wanted: Iterable[tuple[T, bytes]], n_rows: int = ROWS_AT_A_TIME
+        self,
+        family: str,
+        wanted: Iterable[tuple[T, bytes]],
+        n_rows: int = store_limits.VERIFIED_ROWS,
     ) -> Iterator[tuple[T, bytes | None]]:
         """Values of keys, some at a time, each with what came with the key."""
         for some in _batches(wanted, n_rows):
@@ -390,7 +387,7 @@ class _Events:
         rows = self._rows.all("session", is_again=True)
         blocks = (SessionBlock(*row) for row in rows if len(row[0]) == keys.SESSION_KEY_BYTES)
         wanted = ((key, key) for block in blocks for key in block.event_keys())
-        for key, value in self._rows.look_up("event", wanted, EVENTS_AT_A_TIME):
+        for key, value in self._rows.look_up("event", wanted, store_limits.VERIFIED_EVENTS):
             if value is None:
                 self._report("event", _event(key), "no row, but session has an entry")
 
@@ -399,7 +396,7 @@ class _Events:
         wanted = (
             (key, keys.event_key(key)) for key, _ in rows if len(key) == keys.SOURCE_KEY_BYTES
         )
-        for key, value in self._rows.look_up("event", wanted, EVENTS_AT_A_TIME):
+        for key, value in self._rows.look_up("event", wanted, store_limits.VERIFIED_EVENTS):
             if value is None:
                 self._report("event", _event(key), "no row, but source has one")
                 continue
@@ -511,7 +508,7 @@ class _Readers:
         self._rows.report(trimmed.FAMILY, row, text)
 
 
-def _batches(rows: Iterable[T], n_rows: int = ROWS_AT_A_TIME) -> Iterator[list[T]]:
+def _batches(rows: Iterable[T], n_rows: int = store_limits.VERIFIED_ROWS) -> Iterator[list[T]]:
     waiting = iter(rows)
     while batch := list(islice(waiting, n_rows)):
         yield batch

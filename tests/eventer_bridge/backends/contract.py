@@ -163,7 +163,7 @@ class BackendContract:
 
     async def test_what_works_tells_no_failure(self, backend: Backend, writer: Writer) -> None:
         told: list[None] = []
-        handle = backend.register_failure_cb(lambda: told.append(None))
+        handle = backend.failure_cbs.register(lambda: told.append(None))
         await writer.session(draft())
         assert backend.failure is None
         assert told == []

@@ -133,7 +133,7 @@ async def being_synced(backend: object) -> None:
 async def changed(backend: RocksDbBackend) -> str | None:
     """Wait for the next change of ``failure``."""
     happened = asyncio.Event()
-    with backend.register_failure_cb(happened.set):
+    with backend.failure_cbs.register(happened.set):
         await happened.wait()
     return backend.failure
 

@@ -1,7 +1,7 @@
 """Sessions that are put in a backend, or in its store, as events."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from functools import partial
 from typing import Final
 from weakref import WeakKeyDictionary
@@ -15,10 +15,16 @@ from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.model import Event, EventType
 from eventer_bridge.packed import Batch, TypeTable, stored_batch
-from eventer_bridge.slices import Steps
+from eventer_bridge.slices import Steps, at_once
 
-TYPES: Final = TypeTable(partial(find_type, lambda text: None), limits.CACHE_BYTES)
+TYPES: Final = TypeTable(partial(find_type, lambda text: None), limits.CACHE_BYTES, {}, {})
 """Types of batches that do not belong to a backend."""
+
+
+class _Everything(Container[EventType]):
+    def __contains__(self, event_type: object) -> bool:
+        return True
+
 
 _tables: Final[WeakKeyDictionary[Backend, TypeTable]] = WeakKeyDictionary()
 
@@ -27,7 +33,7 @@ def batch(backend: Backend, events: Sequence[Event]) -> Batch:
     """A session with the types of a backend, all of which are checked."""
     table = _tables.get(backend)
     if table is None:
-        table = _tables[backend] = backend.type_table(lambda text: None, lambda event_type: True)
+        table = _tables[backend] = backend.type_table(lambda text: None, _Everything())
     return stored_batch(events, table)
 
 
@@ -39,19 +45,19 @@ def put(
     request: RequestKey | None = None,
 ) -> asyncio.Future[None]:
     """Register a session."""
-    requests = () if request is None else (request,)
-    return backend.register([batch(backend, events)], quota, n_asked, requests)
+    return at_once(put_in_steps(backend, events, quota, n_asked, request, is_stepwise=False))
 
 
 def put_all(
     backend: Backend,
     sessions: Sequence[Sequence[Event]],
-    quota: TypeQuota | None = None,
     requests: Sequence[RequestKey] = (),
 ) -> list[asyncio.Future[None]]:
     """Register sessions together."""
     batches = [batch(backend, events) for events in sessions]
-    return [backend.register(batches, quota, None, requests)] * len(sessions)
+    for registered, key in zip(batches, requests, strict=False):
+        registered.key = key
+    return [at_once(backend.register(batches))] * len(sessions)
 
 
 def put_in_steps(
@@ -60,9 +66,14 @@ def put_in_steps(
     quota: TypeQuota | None = None,
     n_asked: int = 0,
     request: RequestKey | None = None,
+    *,
+    is_stepwise: bool = True,
 ) -> Steps[asyncio.Future[None]]:
     """Register a large session."""
-    return backend.register_in_steps(batch(backend, events), quota, n_asked, request)
+    registered = batch(backend, events)
+    registered.quota, registered.requested, registered.key = quota, n_asked, request
+    registered.is_stepwise = is_stepwise
+    return backend.register([registered])
 
 
 def stage(

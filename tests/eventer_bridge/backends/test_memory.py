@@ -95,3 +95,14 @@ async def test_a_directory_that_cannot_be_written(
     monkeypatch.setattr(tempfile, "tempdir", str(directory / "missing"))
     with pytest.raises(StorageError, match="cannot be written"):
         await rocksdb.create_temporary()
+
+
+async def test_no_directory_that_can_be_used(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: [str(directory / "missing")])
+    with pytest.raises(
+        StorageError, match=r"^No usable temporary directory found in \['.*missing'\]"
+    ):
+        await rocksdb.create_temporary()

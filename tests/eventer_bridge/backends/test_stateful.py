@@ -24,9 +24,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
 from eventer_bridge import limits
+from eventer_bridge.backends import limits as store_limits
 from eventer_bridge.backends import rocksdb
 from eventer_bridge.backends.base import Backend, HighWaterMark
-from eventer_bridge.backends.rocksdb import in_order, scan, source_order
 from eventer_bridge.model import (
     Event,
     EventType,
@@ -337,11 +337,10 @@ def small_bounds(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         patch.setattr(limits, "MAX_RESULT_BYTES", 20)
         patch.setattr(limits, "MAX_GROUP_EVENTS", 8)
         patch.setattr(limits, "LATEST_CACHE_TYPES", 2)
-        patch.setattr(scan, "FEW_TYPES", 1)
-        patch.setattr(source_order, "MAX_PASSED_EVENTS", 2)
-        patch.setattr(in_order, "MAX_BLOCK_KEYS", 2)
-        patch.setattr(scan, "MERGED_TYPES", 2)
-        patch.setattr(scan, "MAX_BLOCK_KEYS", 2)
+        patch.setattr(store_limits, "FEW_MERGED_TYPES", 1)
+        patch.setattr(store_limits, "MAX_PASSED_EVENTS", 2)
+        patch.setattr(store_limits, "MAX_BLOCK_KEYS", 2)
+        patch.setattr(store_limits, "MERGED_TYPES", 2)
         yield
 
 

@@ -5,6 +5,7 @@ from itertools import zip_longest
 
 from eventer_bridge.backends.request_keys import RequestKey
 from eventer_bridge.backends.type_budget import TypeQuota
+from eventer_bridge.core.base import Observer
 from eventer_bridge.core.engine import Engine
 from eventer_bridge.model import JsonPayload, RegisterEvent, Source, SourceType, Status
 from eventer_bridge.packed import Batch, batch_of
@@ -41,7 +42,7 @@ def refusal(batch: Batch) -> BaseException | None:
     return batch.committed.exception() if batch.committed.done() else None
 
 
-class Recorder:
+class Recorder(Observer):
     """An observer that remembers what it was told."""
 
     def __init__(self) -> None:

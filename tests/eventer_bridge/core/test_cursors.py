@@ -44,7 +44,7 @@ async def test_parking_does_not_look_at_what_else_was_parked(tmp_path: Path) -> 
         assert cursor.n_parked == 1
         assert [*cursors.parked(cursor)] == ids[:1]
         assert n_compared < 3 * N_EVENTS
-        await cursors.flush()
+        await cursors.rows.flush()
         cursors.done(cursor, ids)  # what is stored is found, too
         assert (cursor.n_parked, cursors.parked(cursor)) == (0, {})
 

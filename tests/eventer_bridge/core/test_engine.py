@@ -9,11 +9,13 @@ from eventer_bridge import limits
 from eventer_bridge.backends import rocksdb
 from eventer_bridge.backends.base import Backend
 from eventer_bridge.core import engine
+from eventer_bridge.core.base import Observer
 from eventer_bridge.core.engine import Engine
 from eventer_bridge.core.session import REMOTE_SOURCE
 from eventer_bridge.errors import InvalidEventError, LimitError, NotOperationalError
 from eventer_bridge.model import Event, EventId, JsonPayload, QueryServerParams, Status, Timestamp
 from eventer_bridge.packed import Batch
+from eventer_bridge.slices import Steps
 from tests.eventer_bridge.core.engines import SOURCE, Recorder, register, register_event
 
 
@@ -291,7 +293,12 @@ async def test_stopping_does_not_wait_for_ever_for_a_commit(
         monkeypatch.setattr(limits, name, 0.02)
     async with await engine.create(backend, 7) as core:
         never = asyncio.get_running_loop().create_future()
-        monkeypatch.setattr(backend, "register", lambda *_: never)
+
+        def register(_: object) -> Steps[asyncio.Future[None]]:
+            yield
+            return never
+
+        monkeypatch.setattr(backend, "register", register)
         core.register(SOURCE, [register_event("a")])
         async with asyncio.timeout(60):
             await core.stop()
@@ -303,7 +310,7 @@ async def test_stopping_does_not_wait_for_ever_for_a_commit(
         assert core.pending_events == 0
 
 
-class BusyReplication:
+class BusyReplication(Observer):
     """Hands over a replicated session whenever one is durable, so that one always waits."""
 
     def __init__(self, core: Engine) -> None:
@@ -315,9 +322,6 @@ class BusyReplication:
     def on_session(self, session: Batch, persisted: bool) -> None:
         if persisted and session.source == REMOTE_SOURCE:
             self._replicate()
-
-    def on_status(self, status: Status) -> None:
-        pass
 
     def _replicate(self) -> None:
         self.n_sessions += 1

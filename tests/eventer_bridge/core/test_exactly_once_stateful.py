@@ -292,7 +292,7 @@ class ExactlyOnceMachine(RuleBasedStateMachine):
 
     @rule()
     def keep_cursors(self) -> None:
-        self.run(self.cursors.flush())
+        self.run(self.cursors.rows.flush())
         self.moments = self.moments[-1:]
 
     @invariant()

@@ -260,7 +260,7 @@ async def test_a_deletion_is_known_to_who_was_away_then() -> None:
         cursors = cursors_of(active)
         cursors.park(cursors.find("app", "c"), {at(2): "x"})
         cursors.delete(cursors.find("app", "c"))
-        await cursors.flush()
+        await cursors.rows.flush()
         again = Cursors(active._backend, is_in_group=True)  # it was killed before it told of it
         assert [*again] == []
         assert again.to_tell(lambda a, b: False) == [ToldCursor("app", "c", None, 1)]
@@ -295,7 +295,7 @@ async def test_the_number_of_deleted_cursors_is_bounded(monkeypatch: pytest.Monk
         for i in range(4):
             take(core, name=f"c{i}")
             cursors.delete(cursors.find("app", f"c{i}"))
-        assert [*cursors._rows(b"c")] == [cursor_key("app", "c2"), cursor_key("app", "c3")]
+        assert [*cursors.rows.find(b"c")] == [cursor_key("app", "c2"), cursor_key("app", "c3")]
 
 
 async def test_cursors_are_told_of_when_the_store_can_be_read_again(
@@ -336,7 +336,7 @@ async def test_parked_events_go_with_it() -> None:
         cursors_of(active).delete(cursor)
         with pytest.raises(ControlError):
             await told_of(active, standby)
-        assert [*cursors_of(standby)._rows(b"")] == [cursor_key("app", "c")]  # how often
+        assert [*cursors_of(standby).rows.find(b"")] == [cursor_key("app", "c")]  # how often
 
 
 async def test_what_is_told_of_another_history_is_not_taken_over() -> None:
@@ -367,10 +367,10 @@ async def test_a_server_that_comes_back_tells_what_it_could_not() -> None:
         cursors_of(standby).park(take(standby), {at(3): "x"})
         assert not standby._published_sessions  # it is STANDBY
         backend = active._backend
-        await cursors_of(active).flush()
+        await cursors_of(active).rows.flush()
         cursor = take(active)
         cursors_of(active).park(cursor, {at(2): "x"})
-        await cursors_of(active).flush()
+        await cursors_of(active).rows.flush()
         again = Cursors(backend, is_in_group=True)  # it was killed
         told = again.to_tell(lambda a, b: False)
         assert [type(i) for i in told] == [ToldParked, ToldCursor]
@@ -410,7 +410,7 @@ async def test_the_number_of_cursors_is_bounded(caplog: pytest.LogCaptureFixture
             cursors.take_over(ToldParked("app", "c0", at(i), "x", Timestamp(1, 0)), 1)
         assert cursors.find("app", "c0").n_parked == limits.MAX_PARKED
         cursors.take_over(ToldCursor("app", "c0", None, 1), 1)
-        await cursors.flush()
+        await cursors.rows.flush()
         assert core._backend.reader_rows(cursors_prefix("c0")) == {}
 
 

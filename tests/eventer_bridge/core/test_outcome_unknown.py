@@ -11,6 +11,7 @@ from eventer_bridge import limits
 from eventer_bridge.backends import rocksdb
 from eventer_bridge.backends.rocksdb import RocksDbBackend
 from eventer_bridge.core import engine
+from eventer_bridge.core.base import Observer
 from eventer_bridge.core.engine import Engine
 from eventer_bridge.errors import OutcomeUnknownError, StorageError
 from eventer_bridge.model import (
@@ -40,7 +41,7 @@ def retry_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "STORE_RETRY_PERIOD_S", 0.02)
 
 
-class Hearing:
+class Hearing(Observer):
     """What an observer was told, as (server, session, persisted), and when."""
 
     def __init__(self, core: Engine) -> None:

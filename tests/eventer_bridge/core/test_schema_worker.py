@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from eventer_bridge import limits
-from eventer_bridge.core.payload_schemas import Check, SchemaCheckError, SchemaWorker
+from eventer_bridge.core.payload_schemas import Check, PayloadSchemas, SchemaCheckError
 from tests.support.schemas import ENDLESS, NUMBERS, checkers
 
 
@@ -22,8 +22,8 @@ def check(value: Any, *schemas: dict[str, Any]) -> Check:
 
 
 @pytest.fixture
-async def worker() -> AsyncIterator[SchemaWorker]:
-    it = SchemaWorker([NUMBERS, ENDLESS])
+async def worker() -> AsyncIterator[PayloadSchemas]:
+    it = PayloadSchemas([NUMBERS, ENDLESS])
     yield it
     await it.async_close()
     await it.async_close()
@@ -36,7 +36,7 @@ async def started() -> psutil.Process:
     return found[0]
 
 
-async def test_the_first_that_is_refused_is_told(worker: SchemaWorker) -> None:
+async def test_the_first_that_is_refused_is_told(worker: PayloadSchemas) -> None:
     assert checkers() == []  # it starts when there is something to check
     assert await worker.first_refused([check([1], NUMBERS)] * 3) is None
     [process] = checkers()
@@ -51,7 +51,7 @@ async def test_the_first_that_is_refused_is_told(worker: SchemaWorker) -> None:
 
 
 async def test_one_that_takes_too_long_is_refused(
-    worker: SchemaWorker, monkeypatch: pytest.MonkeyPatch
+    worker: PayloadSchemas, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert await worker.first_refused([check([1], NUMBERS)]) is None
     [process] = checkers()
@@ -64,7 +64,7 @@ async def test_one_that_takes_too_long_is_refused(
 
 
 async def test_one_that_is_not_even_read_is_refused(
-    worker: SchemaWorker, monkeypatch: pytest.MonkeyPatch
+    worker: PayloadSchemas, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert await worker.first_refused([check([1], NUMBERS)]) is None
     checkers()[0].suspend()
@@ -73,7 +73,7 @@ async def test_one_that_is_not_even_read_is_refused(
         await worker.first_refused([check([1] * 1_000_000, NUMBERS)])
 
 
-async def test_a_process_that_dies_is_told_and_replaced(worker: SchemaWorker) -> None:
+async def test_a_process_that_dies_is_told_and_replaced(worker: PayloadSchemas) -> None:
     under_way = asyncio.ensure_future(worker.first_refused([check([], ENDLESS)]))
     (await started()).kill()
     with pytest.raises(SchemaCheckError, match="SIGKILL"):
@@ -82,7 +82,7 @@ async def test_a_process_that_dies_is_told_and_replaced(worker: SchemaWorker) ->
 
 
 async def test_what_cannot_be_started_is_told(
-    worker: SchemaWorker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    worker: PayloadSchemas, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     sleeping = tmp_path / "sleeping"
     sleeping.write_text("#!/bin/sh\nexec sleep 600\n")
@@ -102,7 +102,7 @@ async def test_what_cannot_be_started_is_told(
 
 
 async def test_closing_ends_what_is_under_way() -> None:
-    worker = SchemaWorker([NUMBERS, ENDLESS])
+    worker = PayloadSchemas([NUMBERS, ENDLESS])
     under_way = [
         asyncio.ensure_future(worker.first_refused([check([], ENDLESS)])) for _ in range(2)
     ]
@@ -119,7 +119,7 @@ async def test_closing_ends_what_is_under_way() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="what is asked for is in /proc")
-async def test_it_has_nothing_of_the_gateway(worker: SchemaWorker) -> None:
+async def test_it_has_nothing_of_the_gateway(worker: PayloadSchemas) -> None:
     reader, writer = os.pipe()
     os.set_inheritable(writer, True)
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))

@@ -14,7 +14,7 @@ from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.core import engine
 from eventer_bridge.core.conditions import Conditions
 from eventer_bridge.core.engine import Engine
-from eventer_bridge.errors import LimitError, QuotaError
+from eventer_bridge.errors import LimitError
 from eventer_bridge.model import Event, EventId, QueryServerParams, RegisterEvent, Timestamp
 from eventer_bridge.packed import Batch
 from eventer_bridge.slices import Steps
@@ -142,16 +142,19 @@ async def test_they_are_committed_together(tmp_path: Path) -> None:
         assert len({i.events[0].timestamp for i in batches}) == 1
 
 
-async def test_all_of_a_commit_are_stored_or_none(tmp_path: Path) -> None:
+async def test_all_of_a_commit_are_stored_or_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def event(session: int, name: str) -> list[Event]:
         return [Event(EventId(7, session, 1), (name,), Timestamp(1, 0), None, A.payload)]
 
     async with await rocksdb.create(tmp_path) as backend:
         await put(backend, event(1, "a"))
         sessions = [event(2, "a"), event(3, "new"), event(4, "a")]
-        futures = put_all(backend, sessions, TypeQuota("client a", 0))
+        monkeypatch.setattr(limits, "MAX_EVENT_TYPES", 1)
+        futures = put_all(backend, sessions)
         await asyncio.wait(futures)
-        assert [type(i.exception()) for i in futures] == [QuotaError] * 3
+        assert [type(i.exception()) for i in futures] == [LimitError] * 3
         stored = (await backend.query(QueryServerParams(7))).events
         assert [i.id.session for i in stored] == [1]
 

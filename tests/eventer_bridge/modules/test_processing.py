@@ -9,6 +9,7 @@ import pytest
 from hat import aio
 
 from eventer_bridge import limits
+from eventer_bridge.core.base import Observer
 from eventer_bridge.core.conditions import Conditions
 from eventer_bridge.errors import ConditionError, InvalidEventError, LimitError, ModuleError
 from eventer_bridge.model import (
@@ -390,19 +391,16 @@ async def test_conditions_hold_for_what_modules_add() -> None:
 
 
 async def test_the_response_has_what_was_requested_subscribers_see_all() -> None:
-    class Observer:
+    class Noting(Observer):
         def __init__(self) -> None:
             self.calls: list[tuple[list[str], bool]] = []
 
         def on_session(self, session: Batch, persisted: bool) -> None:
             self.calls.append((types(session.events), persisted))
 
-        def on_status(self, status: object) -> None:
-            pass
-
     async with running(EVERYTHING) as (core, [module]):
         module.on_process = answering({("a",): [("b",)]})
-        observer = Observer()
+        observer = Noting()
         core.add_observer(observer)
         session = core.register(CONNECTION, [register_event("a")])
         await session.committed

@@ -11,9 +11,10 @@ import msgspec
 import pytest
 
 from eventer_bridge import packed
+from eventer_bridge.backends import limits as store_limits
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.snapshot import _read_in_python
-from eventer_bridge.backends.rocksdb.source_order import MAX_PASSED_EVENTS, MAX_VALUE_BYTES, NOTHING
+from eventer_bridge.backends.rocksdb.source_order import NOTHING
 from eventer_bridge.eventer import codec as eventer_codec
 from eventer_bridge.model import BinaryPayload, Event, RegisterEvent, Timestamp
 from eventer_bridge.net.framing import encode_frames
@@ -41,7 +42,7 @@ FEW_TYPES_BYTES: Final = 1_500
 
 ENDLESS_S: Final = 60.0
 
-BOUNDS: Final = MAX_PASSED_EVENTS, MAX_VALUE_BYTES
+BOUNDS: Final = store_limits.MAX_PASSED_EVENTS, store_limits.MAX_ORDERED_BYTES
 
 Row = tuple[bytes, bytes]
 
@@ -78,7 +79,7 @@ def several_requests(data: bytes) -> None:
             requests.append(found)
             events.append(test_sbs.read(part) if is_sbs else decode_events(part))
         if is_forgetful and len(part) % 3 == 0:
-            types.table.forget_ids()
+            types.forget_ids()
     if not requests:
         return
     staging = Staging(types, dict.fromkeys(types.ids.values(), NOTHING), {}, bounds=BOUNDS)

@@ -37,6 +37,7 @@ class Types:
         unknown: types that it does not want to know.
         unready: types that are to be checked.
         asked: what it was asked for.
+        looked_up: types whose ids it was asked for.
         table: for ``read_json``.
     """
 
@@ -46,16 +47,30 @@ class Types:
         self.unknown: set[EventType] = set()
         self.unready: set[EventType] = set()
         self.asked: list[bytes | EventType] = []
-        self.table = TypeTable(self.find, max_bytes)
+        self.looked_up: list[EventType] = []
+        self.table = self.make_table(self.find, max_bytes)
 
-    def find(self, key: bytes | EventType) -> tuple[EventType, bytes, bytes] | None:
+    def make_table(self, find: Any, max_bytes: int = MAX_BYTES) -> TypeTable:
+        known: Any = self
+        return TypeTable(find, max_bytes, known, known)
+
+    def find(self, key: bytes | EventType) -> tuple[EventType, bytes] | None:
         self.asked.append(key)
         event_type = self._read(key) if isinstance(key, bytes) else key
         if event_type is None or event_type in self.unknown:
             return None
-        type_id = self.id_of(event_type)
-        type_id = b"" if event_type in self.unready else type_id
-        return event_type, type_id, packed.encode_type(event_type)
+        return event_type, packed.encode_type(event_type)
+
+    def get(self, event_type: EventType) -> bytes:
+        self.looked_up.append(event_type)
+        return self.id_of(event_type)
+
+    def __contains__(self, event_type: EventType) -> bool:
+        return event_type not in self.unready
+
+    def forget_ids(self) -> None:
+        known: Any = self
+        self.table.use(known)
 
     def id_of(self, event_type: EventType) -> bytes:
         return self.ids.setdefault(event_type, keys.encode_type_id(len(self.ids)))
@@ -87,7 +102,7 @@ def plain_batch(
     instances: Sequence[int] | None = None,
 ) -> Any:
     """A batch of the implementation in Python; with its server, session and timestamp."""
-    table = plain.TypeTable(lambda _: None, 0)
+    table = plain.TypeTable(None, 0, {}, {})
     batch = plain.make_batch(events, table, None, 0, None, None, instances)
     if session is not None:
         server, number, time = session

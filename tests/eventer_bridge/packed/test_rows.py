@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eventer_bridge import packed
-from eventer_bridge.backends.rocksdb import keys, source_order
+from eventer_bridge.backends import limits as store_limits
+from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.source_order import NOTHING
 from eventer_bridge.model import (
     INT64_MAX,
@@ -97,7 +98,7 @@ class Both:
             self.types.id_of(event_type)
         self.types.unready.add(TYPES[-1])
         last = {self.types.ids[i]: NOTHING for i in (*TYPES[:3], TYPES[4])}
-        bounds = MAX_PASSED, source_order.MAX_VALUE_BYTES
+        bounds = MAX_PASSED, store_limits.MAX_ORDERED_BYTES
         self.staging = Staging(self.types, last, {}, bounds=bounds)
         self._session = 0
 
@@ -167,7 +168,7 @@ def of_sources(*sources: int | None) -> list[Request]:
     return one(*((0, 0, source, None) for source in sources))
 
 
-LIMIT: Final = source_order.MAX_VALUE_BYTES - keys.SOURCED_HEAD_BYTES
+LIMIT: Final = store_limits.MAX_ORDERED_BYTES - keys.SOURCED_HEAD_BYTES
 
 SOURCES: Final = st.none() | st.integers(-3, 12)
 EVENT: Final = st.tuples(
@@ -211,7 +212,7 @@ def test_rows_are_those_that_python_makes(steps: list[tuple[str, Any, Any]]) -> 
         elif step == "write":
             both.write()
         else:
-            both.types.table.forget_ids()
+            both.types.forget_ids()
     both.write()
 
 

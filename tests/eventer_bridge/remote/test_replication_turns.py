@@ -11,6 +11,7 @@ import pytest
 from eventer_bridge import chatter, limits
 from eventer_bridge.backends import rocksdb
 from eventer_bridge.core import engine
+from eventer_bridge.core.base import Observer
 from eventer_bridge.core.engine import Engine
 from eventer_bridge.core.session import REMOTE_SOURCE
 from eventer_bridge.eventer import client
@@ -20,7 +21,6 @@ from eventer_bridge.model import (
     QueryServerParams,
     RegisterEvent,
     SourceType,
-    Status,
 )
 from eventer_bridge.packed import Batch
 from eventer_bridge.remote import limits as remote_limits
@@ -32,7 +32,7 @@ from tests.support.event_servers import event_server, eventer_port
 N_SESSIONS = 1_500
 
 
-class Turns:
+class Turns(Observer):
     """Counts what is replicated between two turns of others, and what is under way then."""
 
     def __init__(self, core: Engine) -> None:
@@ -57,9 +57,6 @@ class Turns:
         self.n_events += len(session.events)
         self.most_events = max(self.most_events, self.n_events)
         self.most_under_way = max(self.most_under_way, self._core.pending_events)
-
-    def on_status(self, status: Status) -> None:
-        pass
 
 
 @contextlib.asynccontextmanager

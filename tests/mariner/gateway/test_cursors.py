@@ -140,7 +140,7 @@ async def test_a_damaged_parked_event_closes_its_reader(tmp_path: Path) -> None:
         with pytest.raises(StoreDamagedError, match=expected):
             cursors.parked(find(gateway))
         cursors.delete(find(gateway))
-        await cursors.flush()
+        await cursors.rows.flush()
         async with reader(gateway) as peer:
             assert await received(peer) == []
 

@@ -123,7 +123,7 @@ async def test_a_kept_cursor_of_another_history(tmp_path: Path, followed: dict[s
 async def backend_row(gateway: Gateway, key: bytes) -> CursorRow:
     assert gateway.core.cursors is not None
     assert gateway.backend is not None
-    await gateway.core.cursors.flush()
+    await gateway.core.cursors.rows.flush()
     return decode_cursor(key, gateway.backend.reader_rows(key)[key])[2]
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import tempfile
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -129,6 +130,23 @@ async def test_a_disk_that_is_full_although_nobody_registers(
         with monkeypatch.context() as patch:
             patch.setattr(limits, "MIN_FREE_BYTES", 1 << 60)
             assert "the disk is full: " in await until_not_ready(gateway)
+        await until_ready(gateway)
+
+
+async def test_a_memory_without_room_for_it_names_its_directory_and_the_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    async with running_gateway(http=HTTP) as gateway:
+        assert isinstance(gateway.backend, RocksDbBackend)
+        store = gateway.backend._store.path
+        assert store.parent == tmp_path
+        with monkeypatch.context() as patch:
+            patch.setattr(Store, "ext_free_bytes", lambda _: limits.MIN_FREE_BYTES - 1)
+            assert await until_not_ready(gateway) == (
+                f"OPERATIONAL: {store}: the disk is full: 16777215 bytes are free,"
+                " 16777216 are needed\n"
+            )
         await until_ready(gateway)
 
 

@@ -375,3 +375,60 @@ async def test_events_that_cannot_be_ones_here_are_left_out_and_counted(tmp_path
             # more in between, as the answer to a query
             assert count >= 2 * len(UNREADABLE)
             await hat.async_close()
+
+
+async def test_ids_and_timestamps_reach_clients_as_the_server_gave_them() -> None:
+    """Not every server gives the events of one registration the same timestamp."""
+    given = [(7, 3, 100, 1), (7, 9, 99, 999_999), (8, 1, 100, 2)]
+
+    def answered(_: object, events: Any) -> list[common.Event]:
+        return [
+            common.Event(
+                common.EventId(5, session, instance),
+                registered.type,
+                common.Timestamp(s, us),
+                registered.source_timestamp,
+                registered.payload,
+            )
+            for registered, (session, instance, s, us) in zip(events, given, strict=True)
+        ]
+
+    expected = [
+        {
+            "id": {"server": 5, "session": session, "instance": instance},
+            "type": ["a", str(number)],
+            "timestamp": {"s": s, "us": us},
+            "source_timestamp": None,
+            "payload": {"payload_type": "json", "data": number},
+        }
+        for number, (session, instance, s, us) in enumerate(given)
+    ]
+    server = await hat_eventer.listen(
+        net.TcpAddress("127.0.0.1", 0),
+        status=common.Status.OPERATIONAL,
+        register_cb=answered,
+        query_cb=lambda _, params: common.QueryResult([], more_follows=False),
+    )
+    try:
+        [listening] = server._srv._srv.sockets
+        async with (
+            relaying_to(listening.getsockname()[1]) as port,
+            await RawPeer.init(port) as peer,
+        ):
+            watcher = await RawPeer.init(port, subscriptions=[["*"]], persisted=False)
+            events = [event("a", str(number), value=number) for number in range(3)]
+            answer = await peer.request(register_req(1, *events))
+            assert answer["events"] == expected
+            registered = [common.RegisterEvent(tuple(i["type"]), None, None) for i in events]
+            told = [
+                i._replace(payload=common.EventPayloadJson(number))
+                for number, i in enumerate(answered(None, registered))
+            ]
+            await server.notify_events(told, persisted=False)
+            heard: list[Any] = []
+            while len(heard) < len(expected):
+                heard += (await receive(watcher, "events"))["events"]
+            assert heard == expected
+            watcher.writer.close()
+    finally:
+        await server.async_close()

@@ -1,7 +1,7 @@
 """Sessions that wait for their commit as they came, and who is notified of them meanwhile."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,12 +15,15 @@ from eventer_bridge.core.engine import Engine
 from eventer_bridge.core.payload_schemas import PayloadSchemas
 from eventer_bridge.core.rights import ClientConfig, RegisterRule
 from eventer_bridge.core.session_core import SessionCore
+from eventer_bridge.eventer import encoding as eventer_encoding
 from eventer_bridge.eventer.messages import MsgEventsNotify, MsgRegisterReq, MsgRegisterRes
 from eventer_bridge.eventer.server import EventerServer
-from eventer_bridge.model import Event, JsonPayload
-from eventer_bridge.packed import Batch
-from mariner.server import connection
+from eventer_bridge.model import BinaryPayload, Event, JsonPayload, RegisterEvent
+from eventer_bridge.packed import Batch, assign, batch_of
+from eventer_bridge.slices import Many, Steps, at_once
+from mariner.server import connection, encoding
 from tests.eventer_bridge.backends.faults import held_sync
+from tests.eventer_bridge.backends.putting import TYPES
 from tests.eventer_bridge.eventer.peers import Peer, initialised, register_event
 from tests.support.inprocess import running_gateway
 from tests.support.peer import RawPeer, event, register_req
@@ -218,3 +221,13 @@ async def test_what_is_told_to_other_servers_is_no_part_of_the_answer(
                 peer.send_together(together)
                 for _ in range(5):
                     check(await received(peer))
+
+
+@pytest.mark.parametrize("prepare", [encoding.prepare, eventer_encoding.prepare])
+def test_objects_of_a_large_session_are_freed_in_slices(
+    prepare: Callable[[Batch], Steps[None]],
+) -> None:
+    batch = batch_of([RegisterEvent(("a",), None, BinaryPayload("x", b"1"))] * 3, TYPES)
+    assign([batch], 1, 2, 3, 4)
+    at_once(prepare(batch))
+    assert type(batch.events) is Many

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from eventer_bridge import limits, slices
+from eventer_bridge.backends import limits as store_limits
 from eventer_bridge.backends import rocksdb
 from eventer_bridge.backends.base import Backend, HighWaterMark
-from eventer_bridge.backends.rocksdb import scan
 from eventer_bridge.backends.rocksdb.group_commit import CommitObserver
 from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.core.paging import query_all
@@ -48,7 +48,7 @@ class TestRocksDb(KeepingContract):
 async def test_a_walk_that_finds_too_little_is_given_up_for_a_merge(
     tmp_path: Path, order: Order
 ) -> None:
-    rare = [f"rare/{i}" for i in range(scan.FEW_TYPES + 4)]
+    rare = [f"rare/{i}" for i in range(store_limits.FEW_MERGED_TYPES + 4)]
     async with await rocksdb.create(tmp_path) as backend:
         writer = Writer(backend)
         many = ["b", "c"] * 20

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from eventer_bridge import limits
+from eventer_bridge.backends import limits as store_limits
 from eventer_bridge.backends import rocksdb
 from eventer_bridge.backends.base import Backend
 from eventer_bridge.backends.reader_rows import (
@@ -22,7 +23,7 @@ from eventer_bridge.backends.rocksdb import RocksDbBackend, control, keys, scan
 from eventer_bridge.backends.rocksdb.commit import Commit
 from eventer_bridge.backends.rocksdb.info import ext_info
 from eventer_bridge.backends.rocksdb.restoring import ext_rewind
-from eventer_bridge.backends.rocksdb.snapshot import MAX_PASSED_ROWS, Snapshot
+from eventer_bridge.backends.rocksdb.snapshot import Snapshot
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.backends.rocksdb.types import EveryType
 from eventer_bridge.errors import OutcomeUnknownError
@@ -105,8 +106,8 @@ async def test_every_page_is_right(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few_types: int
 ) -> None:
     """Behind each event, in either direction: most are in the middle of a block."""
-    monkeypatch.setattr(scan, "FEW_TYPES", few_types)
-    monkeypatch.setattr(scan, "MAX_BLOCK_KEYS", 2)
+    monkeypatch.setattr(store_limits, "FEW_MERGED_TYPES", few_types)
+    monkeypatch.setattr(store_limits, "MAX_BLOCK_KEYS", 2)
     queries: list[QueryTimeseriesParams | QueryServerParams] = [
         *(QueryServerParams(server) for server in (1, 2, -3)),
         QueryTimeseriesParams([("a",), ("b",)], order=Order.ASCENDING),
@@ -146,7 +147,7 @@ def test_others_get_their_turn_while_a_block_is_walked(tmp_path: Path) -> None:
             blocks = scan.scan_blocks(snapshot, span)
             found, _ = scan.walk(snapshot, blocks, EveryType(1), span, limit=len(ids))
             assert len(found) == len(ids)
-            assert len(pauses) > len(ids) / scan.PAUSE_EVENTS
+            assert len(pauses) > len(ids) / store_limits.PAUSE_EVENTS
             pauses.clear()
         del snapshot
     finally:
@@ -346,7 +347,9 @@ async def test_looking_up_what_was_deleted_does_not_pass_over_all_of_it(tmp_path
     async with await rocksdb.create(tmp_path) as backend:
         writer = Writer(backend)
         [first] = await writer.session(draft("a"))
-        others = [(await writer.session(draft("a")))[0] for _ in range(5 * MAX_PASSED_ROWS)]
+        others = [
+            (await writer.session(draft("a")))[0] for _ in range(5 * store_limits.MAX_PASSED_ROWS)
+        ]
     *deleted, last = others
     store = Store(tmp_path)
     try:

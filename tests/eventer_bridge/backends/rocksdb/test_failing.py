@@ -19,6 +19,7 @@ from eventer_bridge.backends.rocksdb.commit import Commit
 from eventer_bridge.backends.rocksdb.query import StoreReader
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.core import engine
+from eventer_bridge.core.base import Observer
 from eventer_bridge.errors import (
     ClosedError,
     EventerBridgeError,
@@ -513,14 +514,11 @@ async def test_the_engine_is_standby_until_the_disk_is_back(backend: RocksDbBack
     assert recorder.statuses[2:] == [Status.STOPPING, Status.STANDBY]
 
 
-class StatusRecorder:
+class StatusRecorder(Observer):
     """An observer of the status only."""
 
     def __init__(self) -> None:
         self.statuses: list[Status] = []
-
-    def on_session(self, session: Batch, persisted: bool) -> None:
-        pass
 
     def on_status(self, status: Status) -> None:
         self.statuses.append(status)

@@ -3,10 +3,11 @@
 import pytest
 
 from eventer_bridge import limits
+from eventer_bridge.backends import limits as store_limits
 from eventer_bridge.backends.rocksdb.keys import TypeId
-from eventer_bridge.backends.rocksdb.latest import FORGOTTEN_PART, LatestCache, Row
+from eventer_bridge.backends.rocksdb.latest import LatestCache, Row
 
-N_TYPES = 2 * FORGOTTEN_PART
+N_TYPES = 2 * store_limits.FORGOTTEN_PART
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +37,7 @@ def test_types_that_were_written_last_are_kept() -> None:
         write(cache, row(number, 1 + number))
     last = [*range(10 * N_TYPES)][-len(kept(cache, 10 * N_TYPES)) :]
     assert kept(cache, 10 * N_TYPES) == last
-    assert N_TYPES - 1 - N_TYPES // FORGOTTEN_PART <= len(last) <= N_TYPES
+    assert N_TYPES - 1 - N_TYPES // store_limits.FORGOTTEN_PART <= len(last) <= N_TYPES
 
 
 def test_a_type_that_is_written_again_is_kept() -> None:

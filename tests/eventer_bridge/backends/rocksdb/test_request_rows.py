@@ -116,7 +116,7 @@ async def keep_together(
     sessions = {i: writer.make(draft(), time=at) for i in names}
     sessions.pop(without, None)
     requests = [request_key(i, draft(i)) for i in sessions]
-    await put_all(backend, [*sessions.values()], None, requests)[0]
+    await put_all(backend, [*sessions.values()], requests)[0]
 
 
 def sessions_of(backend: Any, names: list[str]) -> list[int | None]:

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from eventer_bridge import limits
+from eventer_bridge.backends import limits as store_limits
 from eventer_bridge.backends import rocksdb
 from eventer_bridge.backends.base import Backend
 from eventer_bridge.backends.reader_rows import (
@@ -20,7 +21,6 @@ from eventer_bridge.backends.reader_rows import (
     parked_prefix,
 )
 from eventer_bridge.backends.rocksdb.restoring import ext_rewind
-from eventer_bridge.backends.rocksdb.snapshot import MAX_PASSED_ROWS
 from eventer_bridge.model import (
     Event,
     JsonPayload,
@@ -96,7 +96,7 @@ async def test_later_events_are_gone_from_every_index(
 async def test_what_is_registered_again_together_is_found(tmp_path: Path) -> None:
     async with await rocksdb.create(tmp_path) as backend:
         writer = Writer(backend)
-        for time in range(1, 3 * MAX_PASSED_ROWS):
+        for time in range(1, 3 * store_limits.MAX_PASSED_ROWS):
             await writer.session(draft("a"), time=time)
     ext_rewind(tmp_path, Timestamp(1, 0))
     async with await rocksdb.create(tmp_path) as backend:

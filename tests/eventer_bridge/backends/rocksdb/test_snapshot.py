@@ -9,11 +9,12 @@ import pytest
 from rocksdict import RdictIter
 
 from eventer_bridge import packed
+from eventer_bridge.backends import limits as store_limits
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb import snapshot as snapshots
 from eventer_bridge.backends.rocksdb.commit import Commit
 from eventer_bridge.backends.rocksdb.latest import Row
-from eventer_bridge.backends.rocksdb.snapshot import READ_FAMILIES, STEP_BYTES, STEP_ROWS, Snapshot
+from eventer_bridge.backends.rocksdb.snapshot import READ_FAMILIES, Snapshot
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.errors import StoreDamagedError
 from eventer_bridge.model import Event, EventId, EventType, JsonPayload, Timestamp
@@ -61,8 +62,8 @@ def rows_at(read: Snapshot, event_keys: list[bytes]) -> list[Row]:
 @pytest.mark.parametrize("n_ahead", [3, 17, 1_000])
 def test_rows_at_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_ahead: int) -> None:
     """Whether they lie side by side, or others lie between; large ones are not kept ahead."""
-    monkeypatch.setattr(snapshots, "AHEAD_ROWS", n_ahead)
-    monkeypatch.setattr(snapshots, "AHEAD_BYTES", 2_000)
+    monkeypatch.setattr(store_limits, "AHEAD_ROWS", n_ahead)
+    monkeypatch.setattr(store_limits, "AHEAD_BYTES", 2_000)
     store, drawn = Store(tmp_path), random.Random(1)
     try:
         for session in range(60):
@@ -99,7 +100,7 @@ def read_rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.usefixtures("read_rows")
 @pytest.mark.parametrize("descending", [False, True])
-@pytest.mark.parametrize("limit", [0, 1, STEP_ROWS, STEP_ROWS + 1, 50])
+@pytest.mark.parametrize("limit", [0, 1, store_limits.STEP_ROWS, store_limits.STEP_ROWS + 1, 50])
 def test_no_more_rows_are_read_than_are_wanted(
     tmp_path: Path, limit: int, *, descending: bool
 ) -> None:
@@ -121,7 +122,7 @@ def test_no_more_rows_are_read_than_are_wanted(
         )
         found = [row for some, _ in steps for row in some]
         assert found[:limit] == wanted[:limit]
-        assert len(found) < limit + STEP_ROWS
+        assert len(found) < limit + store_limits.STEP_ROWS
         assert [n for _, n in steps] == [sum(len(i) for _, i in some) for some, _ in steps]
         del read
     finally:
@@ -132,12 +133,16 @@ def test_no_more_rows_are_read_than_are_wanted(
 def test_rows_that_are_passed_over_are_read_in_short_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshots, "STEP_S", 60.0)  # however slow the machine is
+    monkeypatch.setattr(store_limits, "STEP_S", 60.0)  # however slow the machine is
     pauses: list[int] = []
     store, seen = Store(tmp_path), list[bytes]()
     try:
         for session in range(40):
-            write(store, session, JsonPayload.of("x" * (STEP_BYTES if session == 20 else 1)))
+            write(
+                store,
+                session,
+                JsonPayload.of("x" * (store_limits.STEP_BYTES if session == 20 else 1)),
+            )
         read = store.snapshot(lambda: pauses.append(len(seen)))
 
         def refuse(value: bytes) -> bool:
@@ -147,7 +152,7 @@ def test_rows_that_are_passed_over_are_read_in_short_steps(
         steps = read.event_rows(b"", keys.KEY_MAX, descending=False, limit=1, conditions=[refuse])
         assert sum(len(rows) + n_bytes for rows, n_bytes in steps) == 0
         assert len(seen) == 40
-        assert pauses == [0, STEP_ROWS, 21, 21 + STEP_ROWS]
+        assert pauses == [0, store_limits.STEP_ROWS, 21, 21 + store_limits.STEP_ROWS]
         del read, steps
     finally:
         store.ext_close()
@@ -220,7 +225,7 @@ def test_a_step_ends_by_rows_bytes_time_or_span(tmp_path: Path, read_rows: ReadR
 def test_it_pauses_when_the_time_of_a_step_is_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshots, "STEP_S", 0.0)
+    monkeypatch.setattr(store_limits, "STEP_S", 0.0)
     pauses: list[None] = []
     store = Store(tmp_path)
     try:

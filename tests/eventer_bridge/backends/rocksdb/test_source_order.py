@@ -10,8 +10,9 @@ from typing import Final
 import pytest
 
 from eventer_bridge import limits
+from eventer_bridge.backends import limits as store_limits
 from eventer_bridge.backends import rocksdb
-from eventer_bridge.backends.rocksdb import control, in_order, keys, source_order
+from eventer_bridge.backends.rocksdb import control, in_order, keys
 from eventer_bridge.backends.rocksdb.backend import RocksDbBackend
 from eventer_bridge.backends.rocksdb.restoring import ext_rewind
 from eventer_bridge.backends.rocksdb.rows import ROWS
@@ -38,7 +39,7 @@ EVERYTHING: Final = KeyRange(b"", keys.KEY_MAX)
 
 @pytest.fixture(autouse=True)
 def few_may_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source_order, "MAX_PASSED_EVENTS", MAX_PASSED)
+    monkeypatch.setattr(store_limits, "MAX_PASSED_EVENTS", MAX_PASSED)
 
 
 @pytest.fixture
@@ -200,7 +201,7 @@ async def test_too_many_behind_the_last_one_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(source_order, "MAX_PASSED_EVENTS", 100)
+        patch.setattr(store_limits, "MAX_PASSED_EVENTS", 100)
         async with await rocksdb.create(tmp_path) as backend:
             await register(backend, 5, 1, 2, 3, 4)
     async with await rocksdb.create(tmp_path) as backend:
@@ -226,7 +227,7 @@ async def test_types_that_are_not_loaded(tmp_path: Path, monkeypatch: pytest.Mon
 async def test_after_a_large_value_none_is_in_order(
     tmp_path: Path, excess: int, rows: list[int]
 ) -> None:
-    n_bytes = source_order.MAX_VALUE_BYTES + excess - keys.SOURCED_HEAD_BYTES
+    n_bytes = store_limits.MAX_ORDERED_BYTES + excess - keys.SOURCED_HEAD_BYTES
     payload = JsonPayload.of("x" * (n_bytes - 2))
     async with await rocksdb.create(tmp_path) as backend:
         writer = Writer(backend)
@@ -240,7 +241,7 @@ async def test_after_a_large_value_none_is_in_order(
 
 @pytest.mark.parametrize("source", [1, None])
 async def test_a_large_value_at_first(tmp_path: Path, source: int | None) -> None:
-    payload = JsonPayload.of("x" * source_order.MAX_VALUE_BYTES)
+    payload = JsonPayload.of("x" * store_limits.MAX_ORDERED_BYTES)
     async with await rocksdb.create(tmp_path) as backend:
         await Writer(backend).session(draft(source=source, payload=payload))
     assert indexed(tmp_path) == [source] * (source is not None)
@@ -273,7 +274,7 @@ async def test_a_type_that_has_ended_does_not_begin_again(tmp_path: Path) -> Non
         order.add_types([type_id])
         [event] = Writer(backend).make(draft(source=1))
         batches, ids = [stored_batch([event], TYPES)], {event.type: type_id}
-        rows = ROWS(source_order.MAX_PASSED_EVENTS, source_order.MAX_VALUE_BYTES)
+        rows = ROWS(store_limits.MAX_PASSED_EVENTS, store_limits.MAX_ORDERED_BYTES)
         staged = order.stage(rows, batches, ids, 0, -1, is_counted=False)
         _, _, sources, _, _, ended = staged
         assert len(sources) == 1
@@ -364,13 +365,13 @@ async def test_a_search_pauses(backend: RocksDbBackend) -> None:
                     next(found)
 
 
-@pytest.mark.parametrize("near", [0, 1, in_order.NEAR_EVENTS])
+@pytest.mark.parametrize("near", [0, 1, store_limits.NEAR_EVENTS])
 @pytest.mark.parametrize("kind", ["steady", "late", "mixed", "random", "servers"])
 async def test_queries_find_what_was_registered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, near: int
 ) -> None:
-    monkeypatch.setattr(in_order, "NEAR_EVENTS", near)
-    monkeypatch.setattr(in_order, "MAX_BLOCK_KEYS", 2)
+    monkeypatch.setattr(store_limits, "NEAR_EVENTS", near)
+    monkeypatch.setattr(store_limits, "MAX_BLOCK_KEYS", 2)
     rng = random.Random(f"{kind} {near}")
     backend = await rocksdb.create(tmp_path)
     writer = Writer(backend)

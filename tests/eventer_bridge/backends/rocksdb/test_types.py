@@ -1,5 +1,6 @@
 """The types of a store: their ids, and which of them rights allow."""
 
+import gc
 import threading
 
 import pytest
@@ -117,3 +118,16 @@ def test_types_are_looked_for_while_others_come() -> None:
         thread.join()
     assert not failures
     assert len(found(types, wanted)) == 6_000
+
+
+def test_the_collector_does_not_visit_all_types_when_one_is_added() -> None:
+    types = TypeRegistry([])
+    intern(types, *[("app", str(i)) for i in range(100)])
+    gc.collect()
+    gc.freeze()
+    try:
+        intern(types, ("app", "new"))
+        sizes = [len(i) for i in gc.get_objects() if isinstance(i, dict)]
+    finally:
+        gc.unfreeze()
+    assert max(sizes, default=0) < 100

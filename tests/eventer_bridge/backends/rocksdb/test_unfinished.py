@@ -221,7 +221,9 @@ async def test_a_part_that_fails_takes_it_back(
         with halting:
             await put(backend, events_of(1, SMALL), QUOTA, SMALL)
             writable = asyncio.Event()
-            backend.register_failure_cb(lambda: writable.set() if backend.failure is None else None)
+            backend.failure_cbs.register(
+                lambda: writable.set() if backend.failure is None else None
+            )
             large = await slices.run(large_in_steps(backend))
             halting.go_on(n_parts - 1)
             await halting.wait_written(1 + n_parts)
@@ -245,6 +247,22 @@ async def test_a_part_that_fails_takes_it_back(
     check_store(tmp_path / "store")
 
 
+async def deletion_is_refused(backend: RocksDbBackend) -> bool:
+    """Whether what the large session follows may not be deleted now, with ranges up to it."""
+    store = backend._store
+    with store.in_use():
+        snapshot = store.ext_begin_deleting()
+        types = [keys.encode_type_id(n) for n in range(SMALL)]
+        events = ext_oldest(snapshot, types, KeyRange(b"", keys.KEY_MAX), 1_000)
+        assert [event.is_latest for event in events] == [True] * SMALL
+        # it would delete ranges in which there are rows that nobody sees yet
+        deletion = Deletion(store, snapshot, events)
+        deletion.newest = keys.session_key(events_of(2, 1)[0].timestamp, 1, 2)
+        deleting = asyncio.ensure_future(backend._delete(deletion))
+        await asyncio.sleep(0)  # else it waits for its commit, behind the session
+        return deleting.done() and not deleting.result()
+
+
 async def test_what_it_follows_is_not_deleted_before_it_is_there(
     tmp_path: Path, halting: Halting
 ) -> None:
@@ -254,18 +272,28 @@ async def test_what_it_follows_is_not_deleted_before_it_is_there(
             large = await slices.run(large_in_steps(backend))
             halting.go_on(N_PARTS - 2)
             await halting.wait_written(1 + N_PARTS - 1)
-            store = backend._store
-            with store.in_use():
-                snapshot = store.ext_begin_deleting()
-                types = [keys.encode_type_id(n) for n in range(SMALL)]
-                events = ext_oldest(snapshot, types, KeyRange(b"", keys.KEY_MAX), 1_000)
-                assert [event.is_latest for event in events] == [True] * SMALL
-                # it would delete ranges in which there are rows that nobody sees yet
-                deletion = Deletion(store, snapshot, events)
-                deletion.newest = keys.session_key(events_of(2, 1)[0].timestamp, 1, 2)
-                assert not await backend._delete(deletion)
-                del snapshot
+            assert await deletion_is_refused(backend)
             halting.go_on(1_000)
             await large
             assert await seen(backend) == AFTER
+    check_store(tmp_path / "store")
+
+
+async def test_nor_while_it_is_staged(tmp_path: Path) -> None:
+    """In whichever step it is: before its first event is staged, too."""
+    async with await rocksdb.create(tmp_path / "store") as backend:
+        await put(backend, events_of(1, SMALL), QUOTA, SMALL)
+        refused: list[bool] = []
+
+        async def ask() -> None:
+            if backend._groups:
+                refused.append(await deletion_is_refused(backend))
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(limits, "SLICE_S", 0)  # after each step
+            large = await slices.run(large_in_steps(backend), ask)
+        await large
+        assert len(refused) > LARGE // limits.STEP_EVENTS
+        assert all(refused)
+        assert await seen(backend) == AFTER
     check_store(tmp_path / "store")

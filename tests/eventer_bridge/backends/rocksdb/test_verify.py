@@ -7,6 +7,7 @@ from typing import Final
 
 import pytest
 
+from eventer_bridge.backends import limits as store_limits
 from eventer_bridge.backends import rocksdb
 from eventer_bridge.backends.reader_rows import (
     CursorRow,
@@ -16,7 +17,7 @@ from eventer_bridge.backends.reader_rows import (
     encode_row,
     parked_prefix,
 )
-from eventer_bridge.backends.rocksdb import control, keys, verify
+from eventer_bridge.backends.rocksdb import control, keys
 from eventer_bridge.backends.rocksdb.contents import FAMILIES
 from eventer_bridge.backends.rocksdb.info import ServerInfo, ext_info
 from eventer_bridge.backends.rocksdb.keys import ENTRY_BYTES
@@ -86,7 +87,7 @@ async def make_store(path: Path) -> None:
 
 async def test_a_store_that_is_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     await make_store(tmp_path)
-    monkeypatch.setattr(verify, "ROWS_AT_A_TIME", 2)
+    monkeypatch.setattr(store_limits, "VERIFIED_ROWS", 2)
     progress: list[tuple[int, int]] = []
     found: list[Finding] = []
     with control.open_read_only(tmp_path) as store:

@@ -135,7 +135,7 @@ async def make_blocks(path: Path) -> None:
         await writer.session(draft("a"))
         requests = [RequestKey("app", name, bytes(16)) for name in ("j", "k", "i")]
         sessions = [writer.make(draft("a"), time=2) for _ in requests]
-        put_all(backend, sessions, None, requests)
+        put_all(backend, sessions, requests)
         await writer.session(draft("a"))
         await backend.reserve(1, 5)
         parked = parked_prefix("app", "c") + encode_id(EventId(1, 4, 1))

@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from eventer_bridge import limits
-from eventer_bridge.backends import rocksdb, visible_query
+from eventer_bridge.backends import limits as store_limits
+from eventer_bridge.backends import rocksdb
 from eventer_bridge.backends.rocksdb import types as types_module
 from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.types import TypeRegistry, VisibleTypes
@@ -126,7 +127,7 @@ async def test_few_types_without_wildcards_are_not_sought(
         return find(types, subscription)
 
     monkeypatch.setattr(TypeRegistry, "find", finding)
-    many = [("b", str(i)) for i in range(visible_query.FEW_TYPES)]
+    many = [("b", str(i)) for i in range(store_limits.FEW_TYPES)]
     async with await rocksdb.create(tmp_path) as backend:
         writer = Writer(backend)
         for n in range(3):

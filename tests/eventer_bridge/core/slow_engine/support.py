@@ -2,19 +2,18 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack
 from typing import Any, Final
 
-from hat import util
-
-from eventer_bridge.backends.base import Backend, failed
-from eventer_bridge.backends.request_keys import KeyRetention, RequestKey
+from eventer_bridge.backends.base import failed
+from eventer_bridge.backends.request_keys import KeyRetention
 from eventer_bridge.backends.rocksdb import RocksDbBackend
 from eventer_bridge.backends.rocksdb.opening import Opened, ext_open_temporary
 from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.backends.visible_query import VisibleQuery
 from eventer_bridge.core import engine
+from eventer_bridge.core.base import Observer
 from eventer_bridge.core.engine import Engine
 from eventer_bridge.errors import StorageError
 from eventer_bridge.model import (
@@ -48,55 +47,35 @@ class SlowBackend(RocksDbBackend):
         self.in_steps: list[int] = []
         self.queries: list[tuple[object, ...]] = []
         self.on_register: Callable[[], None] = lambda: None
-        self.failure_cbs: list[Callable[[], None]] = []
 
     @classmethod
     async def create(cls) -> "SlowBackend":
         return cls(await asyncio.to_thread(ext_open_temporary))
 
-    def register_failure_cb(self, cb: Callable[[], None]) -> util.RegisterCallbackHandle:
-        self.failure_cbs.append(cb)
-        return util.RegisterCallbackHandle(lambda: self.failure_cbs.remove(cb))
-
     def fail(self, why: str | None) -> None:
         self.failure = why
-        for cb in self.failure_cbs:
-            cb()
+        self.failure_cbs.notify()
 
     def reserve(self, server_id: int, session: int) -> asyncio.Future[None]:
         if self.failure is None:
             return super().reserve(server_id, session)
         return failed(asyncio.get_running_loop().create_future(), StorageError(self.failure))
 
-    def register(
-        self,
-        batches: list[Batch],
-        quota: TypeQuota | None = None,
-        n_asked: int | None = None,
-        requests: Sequence[RequestKey] = (),
-    ) -> asyncio.Future[None]:
+    def register(self, batches: list[Batch]) -> Steps[asyncio.Future[None]]:
         self.on_register()
-        self.asked += [
-            (len(i), quota, i.requested if n_asked is None else n_asked) for i in batches
-        ]
+        self.in_steps += [len(i) for i in batches if i.is_stepwise]
         if self.failure is not None:
-            return failed(asyncio.get_running_loop().create_future(), StorageError(self.failure))
-        commit = super().register(batches, quota, n_asked, requests)
+            commit = failed(asyncio.get_running_loop().create_future(), StorageError(self.failure))
+        else:
+            commit = yield from super().register(batches)
+        self.asked += [(len(i), i.quota, i.requested) for i in batches]
+        if self.failure is not None:
+            return commit
         if not self.is_slow:
             return commit
         if not self.commits or self.commits[-1].done():
             self.commits.append(asyncio.get_running_loop().create_future())
         return self.commits[-1]  # those that are committed together share it
-
-    def register_in_steps(
-        self,
-        batch: Batch,
-        quota: TypeQuota | None = None,
-        n_asked: int | None = None,
-        request: RequestKey | None = None,
-    ) -> Steps[asyncio.Future[None]]:
-        self.in_steps.append(len(batch))
-        return Backend.register_in_steps(self, batch, quota, n_asked, request)
 
     async def answer(
         self, query: VisibleQuery, client: str = "", holding: ExitStack | None = None
@@ -105,7 +84,7 @@ class SlowBackend(RocksDbBackend):
         return await super().answer(query, client, holding)
 
 
-class Recorder:
+class Recorder(Observer):
     """An observer that remembers what it was told."""
 
     def __init__(self, core: Engine) -> None:
