@@ -200,21 +200,15 @@ class ClientRegistrations(GatheringClient):
         if self._waits_as is not None:
             self._service.core.wait_no_longer(self._waits_as, self._go_on)
             self._waits_as = None
-            self._take()
-            self.gathered_bytes = 0
-
-    def _take(self) -> list[Batch]:
-        """Take the batches that were gathered."""
-        batches, self._gathered = self._gathered, []
-        self.n_gathered = 0
-        return batches
+            self._gathered = []
+            self.n_gathered = self.gathered_bytes = 0
 
     def hand_over_gathered(self) -> None:
         """Register the gathered batches; never raises."""
         if not self._gathered:
             return
+        batches, self._gathered, self.n_gathered = self._gathered, [], 0
         try:
-            batches = self._take()
             if are_keyed(batches):
                 self._set_keys(batches)
             self._service.core.submit(batches)
@@ -229,8 +223,8 @@ class ClientRegistrations(GatheringClient):
         # keys are known to the core by client
         if are_keyed(self._gathered):
             self.hand_over_gathered()
-            return []
-        return self._take()
+        batches, self._gathered, self.n_gathered = self._gathered, [], 0
+        return batches
 
     def _set_keys(self, batches: Sequence[Batch]) -> None:
         keyed = [batch for batch in batches if batch.request_key is not None]

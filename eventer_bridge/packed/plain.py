@@ -78,7 +78,7 @@ class Batch(Sequence[Any]):
 
     def __init__(self, types: TypeTable, events: Sequence[Any], instances: Sequence[int]) -> None:
         self._types = types
-        self._objects = events
+        self._objects = [*events]
         self.instances = instances
         self.requested = len(events)
         self.payload_bytes = _payload_bytes(events)
@@ -202,7 +202,7 @@ def extend_batch(
     batch: Batch, events: Sequence[Any], get_payload: object, instances: Sequence[int] | None = None
 ) -> None:
     """See the stub."""
-    batch._objects = [*batch._objects, *events]
+    batch._objects += events
     if instances is None:
         batch.instances = range(1, len(batch) + 1)
     else:

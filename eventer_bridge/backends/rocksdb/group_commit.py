@@ -190,8 +190,10 @@ class GroupCommit(Backend):
         quota = first.quota if len(batches) == 1 else None
         new_types: list[tuple[TypeId, bytes]] = []
         try:
-            self._check_writable()
-            if found := (yield from _unready(batches)):
+            if self.failure is not None or not self.async_group.is_open:
+                self._check_writable()
+            found = (yield from _unready(first)) if first.is_stepwise else unready(batches)
+            if found:
                 yield from types.intern(found, new_types, quota, first.requested)
                 for part in parts(len(new_types)):
                     self._note_new_types(new_types[part])
@@ -531,13 +533,10 @@ class GroupCommit(Backend):
             mlog.error("event store failed while it closed", extra={"reason": str(e)})
 
 
-def _unready(batches: list[Batch]) -> Steps[list[tuple[int, EventType]]]:
-    """As ``packed.unready``, in steps if it is of a large batch."""
-    first = batches[0]
-    if not first.is_stepwise:
-        return unready(batches)
+def _unready(batch: Batch) -> Steps[list[tuple[int, EventType]]]:
+    """As ``packed.unready``, of a large batch."""
     found: list[tuple[int, EventType]] = []
-    for part in parts(len(first)):
-        found += unready(batches, part.start, part.stop)
+    for part in parts(len(batch)):
+        found += unready([batch], part.start, part.stop)
         yield
     return found
