@@ -68,13 +68,10 @@ MarinerError = EventerBridgeError
 
 
 class ContractError(InvalidMessageError):
-    """A message that the contract (``schemas/mariner.yaml``) rejects.
+    """A message that the contract (``schemas/mariner.yaml``) rejects, at a JSON pointer.
 
-    Attributes:
-        pointer: JSON pointer to the place in the message ("" is the whole message).
-        reason: what is wrong there and what was expected.
-        msg_type: the message's type, as far as it could be read.
-        register_id: identifier of a ``register_req``, so that it can be answered.
+    ``msg_type`` is as far as it could be read, ``register_id`` that of a ``register_req``, so that
+    it can be answered.
     """
 
     def __init__(
@@ -115,11 +112,9 @@ class UnsupportedError(EventerBridgeError):
 
 
 class GapError(EventerBridgeError):
-    """Retention deleted events that the client did not see.
+    """Retention deleted events of a server that the client did not see.
 
-    Attributes:
-        server_id: whose events.
-        oldest: the next one that there is; None: there is none.
+    ``oldest`` is the next one that there is; None: there is none.
     """
 
     def __init__(self, server_id: int, oldest: EventId | None) -> None:
@@ -134,13 +129,8 @@ class GapError(EventerBridgeError):
 class OtherHistoryError(GapError):
     """What was seen of a server is not what is stored there: its store was restored, or made anew.
 
-    Its events up to ``last`` are the same. Later ones with the ids of those that were seen are
-    others, and those that were not seen of these are lost.
-
-    Attributes:
-        server_id: whose events.
-        oldest: the next one that comes, if there is one.
-        last: the last session that is the same; 0: there is none.
+    Its events up to the session ``last`` (0: none) are the same. Later ones with the ids of those
+    that were seen are others, and those that were not seen of these are lost.
     """
 
     def __init__(
@@ -158,5 +148,5 @@ class CursorLostError(ClosedError):
 class ConnectionLostError(ClosedError, ConnectionError):
     """The connection is closed, or was while a request waited for its answer.
 
-    Of a registration: it was not sent. One that was is an :class:`OutcomeUnknownError`.
+    A registration was not sent: one that was is an :class:`OutcomeUnknownError`.
     """

@@ -35,6 +35,9 @@ MAX_LENIENT_BYTES: Final = 128 << 10
 """Maximum size of a message, or an event of a large one, that typed decoding refused and that is
 normalised for it, in up to 30 ms."""
 
+MAX_EXPONENT_DIGITS: Final = 9
+"""Of a number: no message has as many digits as a longer exponent moves the point."""
+
 MAX_REASON_BYTES: Final = 200
 """Length of a reason from typed decoding, and of the parts of a message in it."""
 
@@ -261,10 +264,34 @@ LOG_CLOSE_TIMEOUT_S: Final = 2.0
 """Time to write the last lines when the process ends. With it, even a stuck process ends within
 the 30 s of ``MAX_STOP_S``."""
 
+LOG_WAKE_S: Final = 0.5
+"""Longest sleep of the log's thread, which tells now and then what was not logged."""
+
+# --- backups ------------------------------------------------------------------------------
+
 MAX_MANIFEST_BYTES: Final = 16 << 20
 """Size of the manifest of a backup: that of 100,000 files, of 64 MB each."""
 
+BACKUP_CHUNK_BYTES: Final = 4 << 20
+"""Of a file of an object store, read at a time."""
+
+BACKUP_RETRIES: Final = 5
+BACKUP_RETRY_S: Final = 30
+"""How often a request to an object store is repeated, and for how long."""
+
+LEFT_OVER_DAYS: Final = 1
+"""Age from which on what an interrupted backup left behind is removed."""
+
 # --- command line -------------------------------------------------------------------------
+
+READ_CHUNK_BYTES: Final = 64 << 10
+"""Of standard input, read at a time."""
+
+FIRST_RATES_S: Final = 1.0
+"""Between the two answers that the first rates of ``mariner status`` come from."""
+
+NOTEWORTHY_SHARE: Final = 0.5
+"""Use of a bound from which on ``mariner status`` shows it; or it was met before."""
 
 MAX_REQUESTS: Final = 64
 """Pending requests of ``mariner register``; a durable server commits concurrent ones together."""

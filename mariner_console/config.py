@@ -50,15 +50,10 @@ class GatewayTls(ClientTlsConfig, frozen=True, forbid_unknown_fields=True):
 
 
 class WatchedGateway(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A gateway, and the client that the console is to it.
+    """A gateway, and the client that the console is to it; ``name`` is on the page.
 
-    Attributes:
-        name: on the page.
-        client, token: name and token of the client.
-        tls: None: plain TCP.
-        metrics: URL of its ``/metrics``; None: there are no rates.
-        control: its control socket, if it is on this machine; None: single clients are not known.
-        alarms: event types of the alarms of its module ``threshold``.
+    Without ``metrics``, the URL of its ``/metrics``, there are no rates, and without ``control``,
+    its control socket on this machine, single clients are not known. ``alarms`` are event types.
     """
 
     name: str
@@ -86,8 +81,7 @@ class ConsoleConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def load(path: Path) -> ConsoleConfig:
     """Read a configuration file, and check it and the files that it names.
 
-    Raises:
-        ConfigurationError: something is wrong; one line each.
+    Raises ConfigurationError with a line for each thing that is wrong.
     """
     try:
         config = msgspec.convert(decode(path), ConsoleConfig, dec_hook=to_path)

@@ -2,17 +2,14 @@
 
 It is the outermost ASGI application: also scripts, styles and the web socket are behind it. Forms
 and web sockets of other sites are refused (the cookie is ``SameSite=Strict``, ``Origin`` is
-compared).
-
-A stranger's bytes are compared, never interpreted by costly code: what is behind is not shown the
-cookies, which Python parses in a time that grows with the square of their length. A stranger's
-connection is for one request.
+compared). A stranger's bytes are compared, never interpreted by costly code: what is behind is not
+shown the cookies, which Python parses in a time that grows with the square of their length. A
+stranger's connection is for one request.
 
 Passwords are compared as tokens of clients are (``mariner token``), in turns, so that guessing is
-slow for all guessers together (``scrypt_checks``). The answers to an address that guesses are
-delayed, and its connections with them. A wrong name takes as long as a wrong password, and gets the
-same answer. What waits is bounded by the slots of new connections. Sessions are kept here
-(:class:`Logins`); the browser has a random key of one.
+slow for all guessers together. The answers to an address that guesses are delayed, and its
+connections with them. A wrong name takes as long as a wrong password, and gets the same answer.
+What waits is bounded by the slots of new connections. The browser has a random key of a session.
 """
 
 import asyncio
@@ -162,6 +159,7 @@ class Gate:
         self.app: Final = app
         self._logins = logins
         self._is_tls = is_tls
+        self._flags: dict[str, Any] = {"secure": is_tls, "httponly": True, "samesite": "strict"}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
@@ -174,7 +172,8 @@ class Gate:
         has_room = login is None or slot.establish()
         if not has_room:
             mlog.warning("too many connections", extra={"peer": slot.peer})
-        behind = {**scope, LOGIN: login, "headers": _without_cookies(scope)}
+        headers = [i for i in scope["headers"] if i[0] != b"cookie"]
+        behind = {**scope, LOGIN: login, "headers": headers}
         if scope["type"] == "websocket":
             if login is None or not has_room or not _is_same_origin(scope):
                 await send({"type": "websocket.close", "code": 1008})
@@ -208,16 +207,11 @@ class Gate:
             return PlainTextResponse("another site sent this\n", 403)
         match request.scope["path"]:
             case "/login":
-                return await self._log_in(request) if is_post else _form(request, "")
+                return await self._log_in(request) if is_post else _form("")
             case "/logout" if is_post:
                 self._logins.log_out(key)
                 response = RedirectResponse("/login", 303)
-                response.delete_cookie(
-                    self._cookie(request.scope),
-                    secure=self._is_tls,
-                    httponly=True,
-                    samesite="strict",
-                )
+                response.delete_cookie(self._cookie(request.scope), **self._flags)
                 return response
         if login is not None:
             return None
@@ -228,30 +222,23 @@ class Gate:
     async def _log_in(self, request: Request) -> Response:
         fields = await _fields(request)
         if fields is None:
-            return _form(request, "That is no login.", 400)
+            return _form("That is no login.", 400)
         slot = _slot(request.scope)
         name = fields.get("name", "")
         extra = {"user": name[:100], "peer": slot.peer}
         try:
-            key = await _while_there(
-                request, self._logins.log_in(slot, name, fields.get("password", ""))
-            )
+            work = self._logins.log_in(slot, name, fields.get("password", ""))
+            key = await _while_there(request, work)
         except TimeoutError:
             mlog.warning("login refused: too many others", extra=extra)
-            return _form(request, "Too many others try to log in. Try again later.", 503)
+            return _form("Too many others try to log in. Try again later.", 503)
         if key is None:
             mlog.warning("login failed", extra=extra)
-            return _form(request, "Name or password is wrong.", 403)
+            return _form("Name or password is wrong.", 403)
         mlog.info("logged in", extra=extra)
         response = RedirectResponse("/", 303)
-        response.set_cookie(
-            self._cookie(request.scope),
-            key,
-            max_age=limits.SESSION_S,
-            secure=self._is_tls,
-            httponly=True,
-            samesite="strict",
-        )
+        name = self._cookie(request.scope)
+        response.set_cookie(name, key, max_age=limits.SESSION_S, **self._flags)
         return response
 
     def _cookie(self, scope: Scope) -> str:
@@ -282,7 +269,7 @@ async def _fields(request: Request) -> Mapping[str, str] | None:
     return {name: values[0] for name, values in found.items()}
 
 
-def _form(request: Request, text: str, status: int = 200) -> Response:
+def _form(text: str, status: int = 200) -> Response:
     return HTMLResponse(_FORM.replace("{message}", html.escape(text)), status)
 
 
@@ -310,10 +297,6 @@ def _header(scope: Scope, name: bytes) -> str:
     """The last header of a name; empty: none."""
     found: bytes = dict(scope["headers"]).get(name, b"")
     return found.decode("latin-1")
-
-
-def _without_cookies(scope: Scope) -> list[tuple[bytes, bytes]]:
-    return [i for i in scope["headers"] if i[0] != b"cookie"]
 
 
 def _is_same_origin(scope: Scope) -> bool:

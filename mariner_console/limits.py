@@ -67,6 +67,9 @@ MAX_SERIES: Final = 12
 MAX_EXCERPT_CHARACTERS: Final = 200
 """Of a type or payload in a row."""
 
+BINARY_SHOWN_BYTES: Final = 32
+"""Of a binary payload, in a row."""
+
 MAX_UNFOLDED_BYTES: Final = 32 << 10
 """Of a payload that is shown unfolded."""
 

@@ -29,9 +29,7 @@ class _Server(uvicorn.Server):
 async def serve(config: ConsoleConfig, on_listening: Callable[[str], None]) -> None:
     """Serve the page until SIGTERM or SIGINT; calls back with its address when it can be reached.
 
-    Raises:
-        ConfigurationError: a token or certificate cannot be used.
-        OSError: the address cannot be listened on.
+    Raises ConfigurationError (a token or certificate), OSError (the address).
     """
     at = config.listen
     logins = Logins(config.users)

@@ -9,15 +9,8 @@ from typing import Any, Final
 
 import msgspec
 
-from eventer_bridge.model import (
-    BinaryPayload,
-    Event,
-    EventType,
-    JsonPayload,
-    Payload,
-    Timestamp,
-    cut,
-)
+from eventer_bridge import model
+from eventer_bridge.model import Event, EventType, Payload
 from mariner.cli.run import printable
 from mariner.cli.values import format_event_id, format_event_type
 from mariner_console import limits
@@ -25,12 +18,10 @@ from mariner_console import limits
 UNKNOWN: Final = "\N{EN DASH}"
 """In place of a value."""
 
-_BINARY_SHOWN_BYTES: Final = 32
-
 
 def shown(text: str, max_characters: int = limits.MAX_EXCERPT_CHARACTERS) -> str:
     """A line of text: what cannot be printed is escaped, what is too long is cut."""
-    return printable(cut(text, max_characters))
+    return printable(model.cut(text, max_characters))
 
 
 def of_type(event_type: EventType) -> str:
@@ -42,8 +33,8 @@ def of_payload(payload: Payload | None) -> str:
     """The beginning of a payload, in a line."""
     if payload is None:
         return ""
-    if isinstance(payload, BinaryPayload):
-        start_hex = payload.data[:_BINARY_SHOWN_BYTES].hex(" ")
+    if isinstance(payload, model.BinaryPayload):
+        start_hex = payload.data[: limits.BINARY_SHOWN_BYTES].hex(" ")
         return shown(f"{len(payload.data)} bytes of {payload.data_type!r}: {start_hex}")
     # a character has up to 4 bytes, an escape 12
     start = bytes(memoryview(payload.data)[: 12 * limits.MAX_EXCERPT_CHARACTERS])
@@ -52,7 +43,7 @@ def of_payload(payload: Payload | None) -> str:
 
 def unfolded(payload: Payload | None) -> str:
     """A payload in several lines; JSON is indented."""
-    if not isinstance(payload, JsonPayload):
+    if not isinstance(payload, model.JsonPayload):
         return of_payload(payload) or "(no payload)"
     data = bytes(memoryview(payload.data)[: limits.MAX_UNFOLDED_BYTES])
     rest = len(memoryview(payload.data)) - len(data)
@@ -79,7 +70,7 @@ def of_event(event: Event) -> str:
 
 def numbers(payload: Payload | None) -> dict[str, float]:
     """Numbers in a JSON payload by their paths, as ``motor.speed``; the root has an empty one."""
-    if not isinstance(payload, JsonPayload):
+    if not isinstance(payload, model.JsonPayload):
         return {}
     if len(memoryview(payload.data)) > limits.MAX_UNFOLDED_BYTES:
         return {}
@@ -108,7 +99,7 @@ def _numbers(value: Any, path: str, depth: int) -> Iterator[tuple[str, float]]:
             yield from _numbers(item, f"{path}[{index}]", depth - 1)
 
 
-def of_moment(timestamp: Timestamp) -> str:
+def of_moment(timestamp: model.Timestamp) -> str:
     """Date and time in UTC, to milliseconds."""
     text = timestamp.to_iso()
     return f"{text[:10]} {text[11:23]}" if text.endswith("Z") else text

@@ -34,15 +34,9 @@ class Scrape(NamedTuple):
 
     def by(self, name: str, label: str) -> dict[str, float]:
         """The sums of a metric's series by the values of a label."""
-        return {key: value for (key,), value in self.by_all(name, label).items()}
-
-    def by_all(self, name: str, *labels: str) -> dict[tuple[str, ...], float]:
-        """As :meth:`by`, by the values of several labels."""
-        found: dict[tuple[str, ...], float] = {}
+        found: dict[str, float] = {}
         for series, value in self.series.get(name, _NO_SERIES).items():
-            values = dict(series)
-            if all(i in values for i in labels):
-                key = tuple(values[i] for i in labels)
+            if (key := dict(series).get(label)) is not None:
                 found[key] = found.get(key, 0.0) + value
         return found
 
@@ -181,14 +175,10 @@ class Point(NamedTuple):
 
 
 class GatewayView:
-    """What is known of a gateway.
+    """What is known of a gateway; a ``status`` is the last known one, None while not connected.
 
-    Attributes:
-        status: the last known one; None: not connected.
-        failure: why it is not connected; None: it is, or it was not tried yet.
-        ping_s: the last round trip; None: unknown.
-        scrape_failure: why there are no metrics; None: there are, or they were not read yet.
-        history: rates and latencies, the oldest first.
+    ``failure`` and ``scrape_failure``: why there is no connection, or no metrics; None: there are,
+    or it was not tried yet. ``history``: rates and latencies, the oldest first.
     """
 
     def __init__(self, name: str) -> None:
@@ -225,8 +215,9 @@ class GatewayView:
     def on_scrape(self, scrape: Scrape, at_s: float) -> None:
         """Metrics were read, at a time in seconds since 1970."""
         self.scrape_failure = None
-        if self._scrapes and _has_restarted(scrape, self._scrapes[-1]):
-            self._scrapes.clear()
+        name = "process_start_time_seconds"
+        if self._scrapes and scrape.value(name) != self._scrapes[-1].value(name):
+            self._scrapes.clear()  # it was restarted
         self._scrapes.append(scrape)
         if len(self._scrapes) > 1:
             self.history.append(_point(self._scrapes, at_s))
@@ -235,11 +226,6 @@ class GatewayView:
         """Metrics could not be read."""
         self.scrape_failure = reason
         self._scrapes.clear()
-
-
-def _has_restarted(now: Scrape, before: Scrape) -> bool:
-    name = "process_start_time_seconds"
-    return now.value(name) != before.value(name)
 
 
 def _point(scrapes: deque[Scrape], at_s: float) -> Point:
@@ -282,8 +268,7 @@ def find_problems(view: GatewayView, now_s: float) -> list[Problem]:
 def _of_connection(view: GatewayView) -> Iterator[Problem]:
     if view.failure is not None:
         yield Problem(True, f"not connected: {view.failure}")
-    elif view.status not in {None, Status.OPERATIONAL}:
-        assert view.status is not None
+    elif view.status is not None and view.status is not Status.OPERATIONAL:
         yield Problem(True, f"status {view.status.name}: nothing can be registered")
     if view.scrape_failure is not None:
         yield Problem(False, f"no metrics: {view.scrape_failure}")

@@ -8,7 +8,6 @@ looked at is counted and forgotten.
 import asyncio
 import logging
 import math
-import ssl
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Sequence
@@ -37,23 +36,6 @@ from mariner_console import limits, view
 from mariner_console.config import WatchedGateway
 
 mlog = logging.getLogger(__name__)
-
-
-async def connect(
-    gateway: WatchedGateway,
-    token: str | None,
-    context: ssl.SSLContext | None,
-    subscriptions: Sequence[EventType],
-) -> client.Client:
-    """Connect to a gateway as the client that the console is to it."""
-    return await client.connect(
-        gateway.host,
-        gateway.port,
-        client_name=gateway.client,
-        client_token=token,
-        subscriptions=subscriptions,
-        ssl=context,
-    )
 
 
 class Kept:
@@ -124,9 +106,7 @@ class Watcher(Resource):
     async def query(self, params: QueryParams, limit: int) -> tuple[list[Event], bool]:
         """Some events, up to ``limits.MAX_QUERY_BYTES`` of payloads, and whether there are more.
 
-        Raises:
-            MarinerError: there is no connection, or as ``Client.query_all``.
-            TimeoutError: it takes too long.
+        Raises MarinerError without a connection, or as ``Client.query_all``; TimeoutError.
         """
         found: list[Event] = []
         size_bytes = 0
@@ -188,19 +168,28 @@ class Watcher(Resource):
         return answer
 
     async def register(self, event: RegisterEvent) -> Event:
-        """Register an event.
+        """Register an event; raises MarinerError without a connection, or as ``Client.register``.
 
-        Raises:
-            MarinerError: there is no connection, or as ``Client.register``.
-            TimeoutError: there is no answer: it may be registered all the same.
+        Raises TimeoutError if there is no answer: it may be registered all the same.
         """
         async with asyncio.timeout(limits.TIMEOUT_S):
             [registered] = await self._connected().register([event])
         return registered
 
     async def follow(self, patterns: Sequence[EventType]) -> Tail:
-        """Follow the events of patterns; raises as :func:`connect`."""
-        return Tail(await connect(self.config, self._token, self._context, patterns))
+        """Follow the events of patterns; raises as ``client.connect``."""
+        return Tail(await self._open(patterns))
+
+    async def _open(self, subscriptions: Sequence[EventType]) -> client.Client:
+        at = self.config
+        return await client.connect(
+            at.host,
+            at.port,
+            client_name=at.client,
+            client_token=self._token,
+            subscriptions=subscriptions,
+            ssl=self._context,
+        )
 
     def _control(self) -> Path:
         if self.config.control is None:
@@ -231,8 +220,7 @@ class Watcher(Resource):
 
     async def _connect(self) -> client.Client:
         try:
-            at = self.config
-            return await connect(at, self._token, self._context, at.alarms)
+            return await self._open(self.config.alarms)
         except MarinerError as e:
             self.view.on_lost(str(e))
             raise
@@ -262,9 +250,8 @@ class Watcher(Resource):
                 async for event in events:
                     self.view.alarms.take_earlier(event)
         except MarinerError as e:
-            mlog.warning(
-                "alarms cannot be read", extra={"gateway": self.config.name, "reason": str(e)}
-            )
+            extra = {"gateway": self.config.name, "reason": str(e)}
+            mlog.warning("alarms cannot be read", extra=extra)
 
     # --- metrics ------------------------------------------------------------------------
 
@@ -282,7 +269,6 @@ class Watcher(Resource):
 
 
 def _reason(error: Exception, url: str) -> str:
-    """Why metrics could not be read."""
     if isinstance(error, aiohttp.ClientConnectorError):
         if isinstance(error, aiohttp.ClientConnectorCertificateError):
             cause = error.certificate_error

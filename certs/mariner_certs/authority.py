@@ -1,7 +1,4 @@
-"""Makes keys and certificates: a CA of its own, server and client certificates of it.
-
-Values only; ``files`` writes them.
-"""
+"""Makes keys and certificates: a CA of its own, server and client certificates of it."""
 
 import ipaddress
 import re
@@ -37,63 +34,32 @@ class Pair(NamedTuple):
 
 
 def make_ca(name: str, days: int = CA_DAYS) -> Pair:
-    """Make a CA that signs leaf certificates only.
-
-    Args:
-        name: its common name.
-        days: how long it is valid.
-
-    Raises:
-        InvalidNameError: the name cannot be a common name.
-    """
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = name_of(name)
-    builder = _builder(subject, subject, key, _end(days))
-    identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key())
-    builder = builder.add_extension(identifier, critical=False)
-    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-    builder = builder.add_extension(_key_usage(ca=True), critical=True)
-    return Pair(builder.sign(key, hashes.SHA256()), key)
+    """Make a CA that signs leaf certificates only; raises as :func:`name_of`."""
+    return _make(None, name, days)
 
 
 def make_server(ca: Pair, hosts: Sequence[str], days: int = LEAF_DAYS) -> Pair:
-    """Make a server certificate.
+    """Make a server certificate, valid as long as the CA at most.
 
-    Args:
-        ca: who signs it.
-        hosts: DNS names and IP addresses that clients connect to, at least one; the first
-            is its common name.
-        days: how long it is valid, at most as long as the CA.
-
-    Raises:
-        InvalidNameError: a host is neither a DNS name nor an IP address.
+    ``hosts`` are DNS names and IP addresses that clients connect to; the first is its common name.
+    Raises InvalidNameError if one is neither.
     """
     names = x509.SubjectAlternativeName([general_name(host) for host in hosts])
+    purpose = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
     # the common name only tells people which server it is: peers look at the names
-    common_name = hosts[0][:MAX_NAME_LENGTH]
-    return _make_leaf(ca, common_name, ExtendedKeyUsageOID.SERVER_AUTH, days, names)
+    return _make(ca, hosts[0][:MAX_NAME_LENGTH], days, purpose, names)
 
 
 def make_client(ca: Pair, name: str, days: int = LEAF_DAYS) -> Pair:
-    """Make a client certificate.
+    """Make a client certificate, valid as long as the CA at most; raises as :func:`name_of`.
 
-    Args:
-        ca: who signs it.
-        name: its common name, usually the client's name in the configuration.
-        days: how long it is valid, at most as long as the CA.
-
-    Raises:
-        InvalidNameError: the name cannot be a common name.
+    The common name is usually the client's name in the configuration.
     """
-    return _make_leaf(ca, name, ExtendedKeyUsageOID.CLIENT_AUTH, days, None)
+    return _make(ca, name, days, x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]))
 
 
 def name_of(common_name: str) -> x509.Name:
-    """Subject with nothing but a common name.
-
-    Raises:
-        InvalidNameError: it is empty or too long.
-    """
+    """Subject with nothing but a common name; raises InvalidNameError if it cannot be one."""
     if not 1 <= len(common_name) <= MAX_NAME_LENGTH:
         raise InvalidNameError(f"expected a name of 1 to {MAX_NAME_LENGTH} characters")
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
@@ -102,8 +68,7 @@ def name_of(common_name: str) -> x509.Name:
 def general_name(host: str) -> x509.GeneralName:
     """What a server certificate says of a host, as an address if it is one.
 
-    Raises:
-        InvalidNameError: it is neither a DNS name nor an IP address.
+    Raises InvalidNameError if it is neither a DNS name nor an IP address.
     """
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
@@ -116,42 +81,31 @@ def general_name(host: str) -> x509.GeneralName:
     return x509.DNSName(host.lower())
 
 
-def _make_leaf(
-    ca: Pair,
-    name: str,
-    purpose: x509.ObjectIdentifier,
-    days: int,
-    alternative_names: x509.SubjectAlternativeName | None,
-) -> Pair:
+def _make(ca: Pair | None, name: str, days: int, *more: x509.ExtensionType) -> Pair:
+    """Make a certificate of a CA, or (None) one."""
     key = ec.generate_private_key(ec.SECP256R1())
-    # peers refuse it from the CA's last day on, whatever it says of itself
-    end = min(_end(days), ca.certificate.not_valid_after_utc)
-    builder = _builder(name_of(name), ca.certificate.subject, key, end)
-    builder = builder.add_extension(
-        x509.BasicConstraints(ca=False, path_length=None), critical=True
-    )
-    builder = builder.add_extension(_key_usage(ca=False), critical=True)
-    builder = builder.add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
-    identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(ca.key.public_key())
-    builder = builder.add_extension(identifier, critical=False)
-    if alternative_names is not None:
-        builder = builder.add_extension(alternative_names, critical=False)
-    return Pair(builder.sign(ca.key, hashes.SHA256()), key)
-
-
-def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, end: datetime
-) -> x509.CertificateBuilder:
+    signing, subject = key if ca is None else ca.key, name_of(name)
+    now = datetime.now(UTC)
+    end = now + timedelta(days=days)
     builder = x509.CertificateBuilder(
         subject_name=subject,
-        issuer_name=issuer,
+        issuer_name=subject if ca is None else ca.certificate.subject,
         public_key=key.public_key(),
         serial_number=x509.random_serial_number(),
-        not_valid_before=datetime.now(UTC) - _CLOCK_SKEW,
-        not_valid_after=end,
+        not_valid_before=now - _CLOCK_SKEW,
+        # peers refuse it from the CA's last day on, whatever it says of itself
+        not_valid_after=end if ca is None else min(end, ca.certificate.not_valid_after_utc),
     )
-    identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
-    return builder.add_extension(identifier, critical=False)
+    extensions: dict[x509.ExtensionType, bool] = {
+        x509.SubjectKeyIdentifier.from_public_key(key.public_key()): False,
+        x509.AuthorityKeyIdentifier.from_issuer_public_key(signing.public_key()): False,
+        x509.BasicConstraints(ca=ca is None, path_length=0 if ca is None else None): True,
+        _key_usage(ca=ca is None): True,
+        **dict.fromkeys(more, False),
+    }
+    for extension, is_critical in extensions.items():
+        builder = builder.add_extension(extension, critical=is_critical)
+    return Pair(builder.sign(signing, hashes.SHA256()), key)
 
 
 def _key_usage(*, ca: bool) -> x509.KeyUsage:
@@ -166,7 +120,3 @@ def _key_usage(*, ca: bool) -> x509.KeyUsage:
         encipher_only=False,
         decipher_only=False,
     )
-
-
-def _end(days: int) -> datetime:
-    return datetime.now(UTC) + timedelta(days=days)

@@ -1,7 +1,6 @@
 """The command ``mariner certs``, also ``python -m mariner_certs``.
 
-Exit codes: 0 success (``show``: the certificate can be used), 1 failure (``show``: it
-cannot), 2 wrong usage.
+Exit codes: 0 success, 1 failure (``show``: the certificate cannot be used), 2 wrong usage.
 """
 
 from pathlib import Path

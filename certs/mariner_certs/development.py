@@ -3,6 +3,7 @@
 It replaces only what it made itself: what somebody else put into the folder stays.
 """
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
@@ -22,23 +23,23 @@ RENEW_BEFORE: Final = timedelta(days=7)
 def ensure(folder: Path) -> list[str]:
     """Make what is missing, and renew what expires within a week.
 
-    Returns:
-        Names of what was made: of ``ca``, ``server`` and ``client``. A new CA makes the
-        others new as well.
-
-    Raises:
-        CertificateError: a file cannot be read or written, or should be replaced but was
-            not made here.
+    A new CA makes the others new as well. Returns names of what was made: of ``ca``, ``server`` and
+    ``client``. Raises CertificateError if a file cannot be read or written, or should be replaced
+    but was not made here.
     """
     made: list[str] = []
     if not _is_current(folder, "ca", authority.name_of(CA_NAME)):
-        _save(folder, "ca", authority.make_ca(CA_NAME), made)
+        files.save(folder, "ca", authority.make_ca(CA_NAME), force=True)
+        made.append("ca")
     ca = files.load_ca(folder)
-    issuer = ca.certificate.subject
-    if not _is_current(folder, "server", issuer, ca.certificate):
-        _save(folder, "server", authority.make_server(ca, HOSTS), made)
-    if not _is_current(folder, "client", issuer, ca.certificate):
-        _save(folder, "client", authority.make_client(ca, CLIENT_NAME), made)
+    leaves: dict[str, Callable[[], Pair]] = {
+        "server": lambda: authority.make_server(ca, HOSTS),
+        "client": lambda: authority.make_client(ca, CLIENT_NAME),
+    }
+    for name, make in leaves.items():
+        if not _is_current(folder, name, ca.certificate.subject, ca.certificate):
+            files.save(folder, name, make(), force=True)
+            made.append(name)
     return made
 
 
@@ -47,14 +48,9 @@ def _is_current(
 ) -> bool:
     """Whether a certificate and its key are there and stay.
 
-    Args:
-        folder: where they are.
-        name: name of both files.
-        issuer: what the certificates made here have as issuer.
-        ca: the one that must have signed it, if it was made here; None: itself.
-
-    Raises:
-        CertificateError: they should not stay, but were not made here.
+    ``issuer`` is that of the certificates made here, ``ca`` the one that must have signed it, if it
+    was made here; None: itself. Raises CertificateError if they should not stay, but were not made
+    here.
     """
     path, key_path = files.certificate_path(folder, name), files.key_path(folder, name)
     if not path.exists():
@@ -75,8 +71,3 @@ def _is_current(
         return False
     files.load(folder, name)  # raises if the key is not its own
     return True
-
-
-def _save(folder: Path, name: str, pair: Pair, made: list[str]) -> None:
-    files.save(folder, name, pair, force=True)
-    made.append(name)

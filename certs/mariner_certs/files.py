@@ -1,7 +1,6 @@
 """Keeps certificates and keys in PEM files: ``NAME.pem`` and ``NAME.key`` of a folder.
 
-A key is readable by its owner only from its first byte on, and neither of the two is ever
-half written or overwritten unasked.
+A key is private from its first byte on, and neither is ever half written or overwritten unasked.
 """
 
 import os
@@ -38,20 +37,16 @@ def key_path(folder: Path, name: str) -> Path:
 
 
 def save(folder: Path, name: str, pair: Pair, *, force: bool = False) -> None:
-    """Write a certificate and its key.
+    """Write a certificate and its key into a folder, which is made if it is not there.
 
-    Args:
-        folder: made if it is not there.
-        name: name of both files, without ending.
-        pair: what is written.
-        force: replace files that are there.
-
-    Raises:
-        CertificateError: a file is there already, or cannot be written.
+    Raises CertificateError if a file cannot be written, or is there already, unless ``force``
+    replaces it.
     """
+    key = pair.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    certificate = pair.certificate.public_bytes(Encoding.PEM)
     files = (
-        (key_path(folder, name), _key_pem(pair.key), KEY_MODE),
-        (certificate_path(folder, name), _certificate_pem(pair.certificate), CERTIFICATE_MODE),
+        (key_path(folder, name), key, KEY_MODE),
+        (certificate_path(folder, name), certificate, CERTIFICATE_MODE),
     )
     for path, _, _ in files:
         if path.exists() and not force:
@@ -65,11 +60,7 @@ def save(folder: Path, name: str, pair: Pair, *, force: bool = False) -> None:
 
 
 def load(folder: Path, name: str) -> Pair:
-    """Read a certificate and its key.
-
-    Raises:
-        CertificateError: a file is missing or not what it should be.
-    """
+    """Read a certificate and its key; raises CertificateError if a file is missing or wrong."""
     path = key_path(folder, name)
     certificate = load_certificate(certificate_path(folder, name))
     try:
@@ -84,11 +75,7 @@ def load(folder: Path, name: str) -> Pair:
 
 
 def load_ca(folder: Path) -> Pair:
-    """Read the CA of a folder, to sign with it.
-
-    Raises:
-        CertificateError: a file is missing, not what it should be, or the CA has expired.
-    """
+    """Read the CA of a folder, to sign with it; raises as :func:`load`, or if it has expired."""
     pair = load(folder, "ca")
     path = certificate_path(folder, "ca")
     if not inspection.is_ca(pair.certificate):
@@ -99,20 +86,12 @@ def load_ca(folder: Path) -> Pair:
 
 
 def load_certificate(path: Path) -> x509.Certificate:
-    """Read a certificate, the first one if the file holds a chain.
-
-    Raises:
-        CertificateError: the file is missing or holds none.
-    """
+    """Read a certificate, the first one of a chain; as :func:`load_certificates`."""
     return load_certificates(path)[0]
 
 
 def load_certificates(path: Path) -> list[x509.Certificate]:
-    """Read all certificates of a file, at least one.
-
-    Raises:
-        CertificateError: the file is missing or holds none.
-    """
+    """Read all certificates of a file; raises CertificateError if there is none."""
     try:
         return x509.load_pem_x509_certificates(_read(path))
     except ValueError:
@@ -124,14 +103,6 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as e:
         raise CertificateError(f"{path}: {e.strerror}") from e
-
-
-def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-
-
-def _certificate_pem(certificate: x509.Certificate) -> bytes:
-    return certificate.public_bytes(Encoding.PEM)
 
 
 def _write(path: Path, data: bytes, mode: int) -> None:

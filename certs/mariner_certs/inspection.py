@@ -18,12 +18,7 @@ _NOT_SIGNED: Final = "not signed by the CA"
 
 
 class Description(NamedTuple):
-    """What a certificate says.
-
-    Attributes:
-        lines: what and its value, for people.
-        problem: why it cannot be used now, None if it can.
-    """
+    """What a certificate says, for people; ``problem``: why it cannot be used now, if so."""
 
     lines: list[tuple[str, str]]
     problem: str | None
@@ -35,13 +30,9 @@ def describe(
     intermediates: Sequence[x509.Certificate] = (),
     now: datetime | None = None,
 ) -> Description:
-    """Describe a certificate.
+    """Describe a certificate, at an aware moment; None: now.
 
-    Args:
-        certificate: which.
-        cas: whom it should be signed by, one of them; empty: that is not looked at.
-        intermediates: certificates that may stand between it and the CA.
-        now: moment at which it should be valid, aware; None: this one.
+    One of ``cas``, if any, should have signed it, directly or by ``intermediates``.
     """
     now = now or datetime.now(UTC)
     begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc

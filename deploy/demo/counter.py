@@ -39,12 +39,7 @@ CURSOR = "counter"
 
 
 class Count(msgspec.Struct):
-    """Payload of an event.
-
-    Attributes:
-        run: which run of this program registered it.
-        number: from 0.
-    """
+    """Payload of an event: which run registered it, and its number, from 0."""
 
     run: str
     number: int

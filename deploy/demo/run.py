@@ -128,9 +128,7 @@ def show(command: list[str], *, is_beside: bool = False) -> None:
 class DemoGateway:
     """A gateway with a store in a folder, which is started, killed, and started again.
 
-    Attributes:
-        conf: its configuration.
-        port: where it listens, from the first start on.
+    It listens on ``port`` from the first start on.
     """
 
     def __init__(self, folder: Path) -> None:

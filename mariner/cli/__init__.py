@@ -26,10 +26,9 @@ from mariner.version import __version__
 
 
 class LazyGroup(click.Group):
-    """A group that imports the module of a command only when it is called.
+    """A group that imports the module of a command only when it is called: all take a second.
 
-    Importing all of them takes more than a second; ``mariner ping`` needs few of them. ``commands``
-    are by name, as ``package.module:attribute``; ``plugins`` is an entry point group of more.
+    ``commands`` are by name, as ``package.module:attribute``; ``plugins`` is an entry point group.
     """
 
     def __init__(

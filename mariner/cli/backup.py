@@ -1,8 +1,9 @@
 """``mariner backup`` and ``mariner restore``."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import click
 
@@ -20,6 +21,9 @@ from mariner.cli.values import LAST_TIME, counted
 
 _BACKUP: Final = ("STORE", "TARGET")
 _RESTORE: Final = ("BACKUP", "STORE")
+
+_Source: TypeAlias = tuple[str, Callable[[Path], None]]
+"""Its name, and what copies it into a directory."""
 
 _FOLLOWERS: Final = """\
 Followers that have read more than that have events which are gone here:
@@ -85,8 +89,7 @@ def _keep(store: Path, where: str, n_kept: int | None) -> None:
         with control.open_read_only(store) as opened:
             position = StoreState(opened.histories(), opened.sequence())
             place.save(name, opened.path, position)
-            counts = _counts(opened)
-        _print_counts(f"backup of {store}: {place}/{name}", counts, started)
+            _print_counts(f"backup of {store}: {place}/{name}", opened, started)
         control.tell_backed_up(store, f"{place}/{name}")
         removed, told = ([], []) if n_kept is None else place.prune(name, n_kept)
     for old in removed:
@@ -140,9 +143,9 @@ def restore(
     with store_errors():
         if store.is_dir() and control.is_served(store):
             raise StorageError(f"{store}: is in use by a running gateway")
-        source = _Kept(place, name) if place is not None else _Directory(*sources)
+        source, copy = _kept(place, name) if place is not None else _directory(sources[0], store)
         with directories.new_directory(store) as path:
-            source.copy(store, path)
+            copy(path)
             n_left_out = 0 if until is None else ext_rewind(path, until)
             restored = ext_begin_history(path)
     _print_summary("restored", source, store, started)
@@ -151,62 +154,46 @@ def restore(
     output.write_text(_consequences(restored))
 
 
-class _Directory:
+def _directory(path: Path, store: Path) -> _Source:
     """A backup in a directory, or a store that may be open."""
+    database.check_exists(path)
 
-    def __init__(self, path: Path) -> None:
-        database.check_exists(path)
-        self._path = path
-
-    def __str__(self) -> str:
-        return str(self._path)
-
-    def copy(self, store: Path, target: Path) -> None:
-        with control.open_read_only(self._path) as opened:  # it is a store, and complete
+    def copy(target: Path) -> None:
+        with control.open_read_only(path) as opened:  # it is a store, and complete
             try:
                 directories.copy(opened.path, target)
             except OSError as e:
                 raise StorageError(f"{store}: cannot be written: {e.strerror}") from e
 
+    return str(path), copy
 
-class _Kept:
+
+def _kept(where: str, name: str | None) -> _Source:
     """A backup that ``backup --to`` keeps."""
+    place = backup_places.find(where)
+    chosen, told = place.choose(name)
+    for line in told:
+        report(f"warning: {line}")
 
-    def __init__(self, place: str, name: str | None) -> None:
-        self._place = backup_places.find(place)
-        self._name, told = self._place.choose(name)
-        for line in told:
-            report(f"warning: {line}")
-
-    def __str__(self) -> str:
-        return f"{self._place}/{self._name}"
-
-    def copy(self, store: Path, target: Path) -> None:
-        self._place.load(self._name, target)
+    def copy(target: Path) -> None:
+        place.load(chosen, target)
         with control.open_read_only(target):  # it is a store, and complete
             pass
 
-
-def _counts(store: Store) -> tuple[int, int]:
-    return store.n_events(), store.disk_bytes()
+    return f"{place}/{chosen}", copy
 
 
 def _print_summary(what: str, source: object, target: Path, started: float) -> None:
     with store_errors(), control.open_read_only(target) as opened:
-        counts = _counts(opened)
-    _print_counts(f"{what} {source}: {target}", counts, started)
+        _print_counts(f"{what} {source}: {target}", opened, started)
 
 
-def _print_counts(what: str, counts: tuple[int, int], started: float) -> None:
-    n_events, n_bytes = counts
-    seconds = time.monotonic() - started
-    output.write_text(
-        f"{what}: about {counted(n_events, 'event')}, {n_bytes} bytes, {seconds:.1f} s"
-    )
+def _print_counts(what: str, store: Store, started: float) -> None:
+    counts = f"about {counted(store.n_events(), 'event')}, {store.disk_bytes()} bytes"
+    output.write_text(f"{what}: {counts}, {time.monotonic() - started:.1f} s")
 
 
 def _consequences(restored: Restored) -> str:
-    """Consequences of a restore for replicas, relays, streams and clients."""
     lines = [f"history {restored.history_id} begins: of what was registered after the backup,"]
     lines += (
         f"  server {i.server_id} has nothing behind session {i.last_session or 0};"

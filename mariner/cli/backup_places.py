@@ -39,11 +39,11 @@ _FILE: Final = re.compile(r"[A-Za-z0-9_.-]+")
 _NAME: Final = re.compile(r"\d{8}T\d{6}Z")
 _TIME: Final = "%Y%m%dT%H%M%SZ"
 _MANIFEST: Final = ".json"
-_CHUNK_BYTES: Final = 4 << 20
 _SAID: Final = re.compile(r"<Code>(.*?)</Code>\s*<Message>(.*?)</Message>")
-_RETRIES: Final[Any] = {"max_retries": 5, "retry_timeout": timedelta(seconds=30)}
-_LEFT_OVER: Final = timedelta(days=1)
-"""Age from which on what an interrupted backup left behind is removed."""
+_RETRIES: Final[Any] = {
+    "max_retries": limits.BACKUP_RETRIES,
+    "retry_timeout": timedelta(seconds=limits.BACKUP_RETRY_S),
+}
 
 
 # --- manifests ------------------------------------------------------------------------------
@@ -52,9 +52,7 @@ _LEFT_OVER: Final = timedelta(days=1)
 class StoreState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The state of a store.
 
-    Attributes:
-        histories: those that it continues, oldest first, and its own.
-        sequence: rows that were written until then.
+    ``histories``: those that it continues, oldest first, and its own; ``sequence``: rows written.
     """
 
     histories: tuple[str, ...]
@@ -170,11 +168,9 @@ def find(text: str) -> "Place":
 
 
 class KeptBackups(NamedTuple):
-    """Backups of a place.
+    """Backups of a place, by name: states of those that have an order.
 
-    Attributes:
-        positions: of those that have an order, by name.
-        problems: why others have none, by name: neither restored nor removed by default.
+    ``problems`` are why others have none: these are neither restored nor removed by default.
     """
 
     positions: dict[str, StoreState]
@@ -185,8 +181,8 @@ class Place(abc.ABC):
     """See the module. All methods block and raise ``StorageError``."""
 
     @abc.abstractmethod
-    def names(self) -> list[str]:
-        """Names of complete backups, sorted."""
+    def listed(self) -> tuple[list[str], list[str]]:
+        """Names of complete backups, and of those that were begun, sorted."""
 
     @abc.abstractmethod
     def manifest(self, name: str) -> Manifest:
@@ -205,8 +201,17 @@ class Place(abc.ABC):
         """Remove a backup."""
 
     @abc.abstractmethod
+    def has_current(self, name: str) -> bool:
+        """Whether all files of a backup are there: it has the last one."""
+
+    def names(self) -> list[str]:
+        """Names of complete backups, sorted."""
+        return self.listed()[0]
+
     def left_over(self) -> dict[str, bool]:
         """Names without a manifest, and whether all files are there, so that only that is lost."""
+        whole, begun = self.listed()
+        return {i: self.has_current(i) for i in begun if i not in whole}
 
     def hint(self) -> str:
         """What to add when there is no backup; empty: nothing."""
@@ -233,9 +238,9 @@ class Place(abc.ABC):
     def choose(self, name: str | None) -> tuple[str, list[str]]:
         """A backup by its name, or (None) the newest state; and why others were not considered."""
         names = self.names()
-        if name is not None and name in names:
-            return name, []
         if name is not None and names:
+            if name in names:
+                return name, []
             known = ", ".join(names)
             raise StorageError(f"{self}: there is no backup {name}, expected one of {known}")
         kept = self.kept()
@@ -260,7 +265,7 @@ class Place(abc.ABC):
         if made not in kept.positions:
             raise StorageError(f"{kept.problems.get(made, made)}: nothing is removed")
         removed = surplus(kept.positions, made, n_kept)
-        oldest = (datetime.now(UTC) - _LEFT_OVER).strftime(_TIME)
+        oldest = (datetime.now(UTC) - timedelta(limits.LEFT_OVER_DAYS)).strftime(_TIME)
         unfinished = [i for i, is_whole in self.left_over().items() if i < oldest and not is_whole]
         for name in (*removed, *unfinished):
             self.remove(name)
@@ -288,13 +293,19 @@ class DirectoryPlace(Place):
         return self._text
 
     @override
-    def names(self) -> list[str]:
-        return [i for i in self._all() if self._is_whole(i)]
+    def listed(self) -> tuple[list[str], list[str]]:
+        try:
+            entries = [i.name.removesuffix(directories.PARTIAL) for i in self._path.iterdir()]
+        except FileNotFoundError:
+            return [], []
+        except OSError as e:
+            raise StorageError(f"{self}: cannot be read: {e.strerror}") from e
+        begun = sorted(filter(_NAME.fullmatch, {*entries}))
+        return [i for i in begun if self._manifest_path(i).is_file()], begun
 
     @override
-    def left_over(self) -> dict[str, bool]:
-        names = [i for i in self._all() if not self._is_whole(i)]
-        return {i: (self._path / i / "CURRENT").exists() for i in names}
+    def has_current(self, name: str) -> bool:
+        return (self._path / name / "CURRENT").exists()
 
     @override
     def hint(self) -> str:
@@ -343,18 +354,6 @@ class DirectoryPlace(Place):
                 (self._path / i / "CURRENT").unlink(missing_ok=True)
                 shutil.rmtree(self._path / i, ignore_errors=True)
 
-    def _all(self) -> list[str]:
-        try:
-            entries = [i.name.removesuffix(directories.PARTIAL) for i in self._path.iterdir()]
-        except FileNotFoundError:
-            return []
-        except OSError as e:
-            raise StorageError(f"{self}: cannot be read: {e.strerror}") from e
-        return sorted(i for i in {*entries} if _NAME.fullmatch(i))
-
-    def _is_whole(self, name: str) -> bool:
-        return self._manifest_path(name).is_file()
-
     def _manifest_path(self, name: str) -> Path:
         return self._path / (name + _MANIFEST)
 
@@ -367,10 +366,7 @@ class DirectoryPlace(Place):
 
 
 class ObjectPlace(Place):
-    """A folder of an object store: ``s3://``, ``gs://``, ``az://``.
-
-    Credentials and endpoint are those of the environment (``AWS_…``, for example).
-    """
+    """A folder of an object store, with credentials and endpoint of the environment (``AWS_…``)."""
 
     def __init__(self, url: str) -> None:
         try:
@@ -378,10 +374,8 @@ class ObjectPlace(Place):
             from obstore import store  # noqa: PLC0415
             from obstore.exceptions import BaseError  # noqa: PLC0415
         except ImportError as e:
-            raise StorageError(
-                f"{url}: object stores need the extra `backup`"
-                " (pip install 'mariner-gateway[backup]')"
-            ) from e
+            advice = "object stores need the extra `backup` (pip install 'mariner-gateway[backup]')"
+            raise StorageError(f"{url}: {advice}") from e
         self._url = url.rstrip("/")
         self._failures = (BaseError, OSError, ValueError)
         with self._errors("used"):
@@ -391,15 +385,19 @@ class ObjectPlace(Place):
         return self._url
 
     @override
-    def names(self) -> list[str]:
-        return self._all()[0]
+    def listed(self) -> tuple[list[str], list[str]]:
+        with self._errors("read"):
+            found = self._store.list_with_delimiter()
+        names = [i["path"].removesuffix(_MANIFEST) for i in found["objects"]]
+        whole, begun = (
+            sorted(filter(_NAME.fullmatch, every)) for every in (names, found["common_prefixes"])
+        )
+        return whole, begun
 
     @override
-    def left_over(self) -> dict[str, bool]:
-        whole, begun = self._all()
-        names = sorted({*begun} - {*whole})
+    def has_current(self, name: str) -> bool:
         with self._errors("read"):
-            return {i: f"{i}/CURRENT" in self._paths(i) for i in names}
+            return f"{name}/CURRENT" in self._paths(name)
 
     @override
     def manifest(self, name: str) -> Manifest:
@@ -413,7 +411,7 @@ class ObjectPlace(Place):
     @override
     def save(self, name: str, source: Path, position: StoreState) -> None:
         files: dict[str, BackupFile] = {}
-        if any(name in names for names in self._all()):
+        if any(name in names for names in self.listed()):
             raise StorageError(f"{self}/{name}: exists already")
         with self._errors("written"):
             for path in directories.files_of(source):
@@ -446,21 +444,10 @@ class ObjectPlace(Place):
     def _paths(self, name: str) -> list[str]:
         return [i["path"] for part in self._store.list(prefix=name) for i in part]
 
-    def _all(self) -> tuple[list[str], list[str]]:
-        """Names of complete backups, and of those that have files."""
-        with self._errors("read"):
-            found = self._store.list_with_delimiter()
-        names = [i["path"].removesuffix(_MANIFEST) for i in found["objects"]]
-        folders = found["common_prefixes"]
-        whole, begun = (
-            sorted(i for i in every if _NAME.fullmatch(i)) for every in (names, folders)
-        )
-        return whole, begun
-
     def _load(self, path: str, target: Path, expected: BackupFile) -> None:
         digest, size = hashlib.sha256(), 0
         with target.open("xb") as out:
-            for chunk in self._store.get(path).stream(_CHUNK_BYTES):
+            for chunk in self._store.get(path).stream(limits.BACKUP_CHUNK_BYTES):
                 digest.update(chunk)
                 size += len(chunk)
                 if size > expected.size:

@@ -1,14 +1,11 @@
-"""``mariner register --buffer`` and ``mariner forward``: store and forward from a shell.
+"""``mariner register --buffer`` queues events in a directory, without a network.
 
-``register --buffer`` queues events in a directory, without a network; ``forward``, which is a
-service, brings them to a gateway (``mariner.client.buffered``).
+``mariner forward``, a service, brings them to a gateway (``mariner.client.buffered``).
 """
 
 import asyncio
 import contextlib
-import copy
 import dataclasses
-import functools
 import logging
 import signal
 from collections.abc import Iterator, Sequence
@@ -16,7 +13,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
-import msgspec
 from typing_extensions import override
 
 from eventer_bridge.errors import InvalidEventError
@@ -25,9 +21,9 @@ from mariner import limits
 from mariner.cli import output
 from mariner.cli.register import read_batches
 from mariner.cli.run import EXIT_FAILED, EXIT_USAGE, CommandError, report, run
-from mariner.cli.target import Target, TargetWire
-from mariner.cli.values import counted, format_timestamp
-from mariner.client.buffer_file import BufferStatus, WhenFull
+from mariner.cli.target import Target
+from mariner.cli.values import counted
+from mariner.client.buffer_file import WhenFull
 from mariner.client.buffered import BufferedClient, RegistrationBuffer
 from mariner.errors import LocalProtocolError, MarinerError
 
@@ -49,14 +45,6 @@ _BOUNDS: Final = (
         help="What to do when the buffer has no room for an event.",
     ),
 )
-
-
-def nameless(wire: TargetWire) -> TargetWire:
-    """A kind of server whose ``--name`` is asked for only when the server is used."""
-    options = [copy.copy(i) for i in wire.options]
-    for option in options:
-        option.required = False
-    return wire._replace(options=options)
 
 
 def check_named(server: Target) -> None:
@@ -195,20 +183,20 @@ async def _look(directory: Path, *, is_json: bool, retry: bool, drop: bool) -> N
             return
         status = await buffer.status()
     if is_json:
-        output.write_text(msgspec.json.encode(status).decode())
-    else:
-        for name, value in _lines(status):
+        output.write_json(status)
+        return
+    lines = {
+        "waiting": status.waiting,
+        "oldest": None if status.oldest is None else status.oldest.to_iso(),
+        "forwarded": status.forwarded,
+        "refused": status.refused,
+        "last refusal": status.last_reason,
+        "dropped": status.dropped,
+        "bytes": status.bytes,
+    }
+    for name, value in lines.items():
+        if value is not None:
             output.write_text(f"{name:<14}{value}")
-
-
-def _lines(status: BufferStatus) -> list[tuple[str, object]]:
-    lines: list[tuple[str, object]] = [("waiting", status.waiting)]
-    if status.oldest is not None:
-        lines.append(("oldest", format_timestamp(status.oldest)))
-    lines += [("forwarded", status.forwarded), ("refused", status.refused)]
-    if status.last_reason is not None:
-        lines.append(("last refusal", status.last_reason))
-    return [*lines, ("dropped", status.dropped), ("bytes", status.bytes)]
 
 
 class _Reporter(logging.Handler):
@@ -223,7 +211,7 @@ class _Reporter(logging.Handler):
 async def _forward(server: Target, directory: Path, fallbacks: Sequence[tuple[str, int]]) -> None:
     server.ssl_context()  # else its errors would be repeated for ever
     others = [dataclasses.replace(server, host=host, port=port) for host, port in fallbacks]
-    connects: list[Any] = [functools.partial(i.connect) for i in (server, *others)]
+    connects: list[Any] = [i.connect for i in (server, *others)]
     with _reporting():
         async with await BufferedClient.open(directory, connects) as buffered:
             loop = asyncio.get_running_loop()

@@ -1,7 +1,6 @@
 """The commands ``ping``, ``register``, ``query`` and ``subscribe``, for any kind of server.
 
-Each connects, does its work and exits. :func:`mariner.cli.target.command_of` adds the options of a
-server.
+Each connects, does its work and exits; ``target.command_of`` adds the options of a server.
 """
 
 import asyncio
@@ -13,7 +12,6 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
 import click
-import msgspec
 
 from eventer_bridge import model
 from mariner import limits
@@ -69,8 +67,7 @@ def ping(server: Target, count: int, interval: float, timeout: float, *, is_json
     Exit code 0: at least one ping was answered; 1: none was, or the connection failed or was
     lost.
     """
-    pings = _Pings(count, interval, timeout, is_json=is_json)
-    run(pings.run(server))
+    run(_Pings(count, interval, timeout, is_json=is_json).run(server))
 
 
 class _Pings:
@@ -113,36 +110,27 @@ class _Pings:
                 self._n_sent -= 1  # interrupted before its timeout: not lost
                 raise
             except TimeoutError:
-                text = f"no answer from {client.address}: seq={seq} within {self._timeout_s:g} s"
-                report(text)
+                report(f"no answer from {client.address}: seq={seq} within {self._timeout_s:g} s")
                 continue
             self._times_s.append(time_s)
+            time_ms = time_s * _MS
             if self._is_json:
-                _write_json({"seq": seq, "time_ms": round(time_s * _MS, 3)})
+                output.write_json({"seq": seq, "time_ms": round(time_ms, 3)})
             else:
-                time_ms = f"{time_s * _MS:.3f}"
-                output.write_text(f"answer from {client.address}: seq={seq} time={time_ms} ms")
+                output.write_text(f"answer from {client.address}: seq={seq} time={time_ms:.3f} ms")
 
     def _print_summary(self, client: TargetClient, duration_ms: float) -> None:
         n_sent, n_received, figures = self._n_sent, len(self._times_s), self._figures_ms()
         if self._is_json:
-            _write_json(
-                {
-                    "address": client.address,
-                    "status": client.status.name,
-                    "transmitted": n_sent,
-                    "received": n_received,
-                    "duration_ms": round(duration_ms, 3),
-                    "rtt_ms": figures,
-                }
-            )
+            of = {"address": client.address, "status": client.status.name}
+            counts = {"transmitted": n_sent, "received": n_received}
+            times = {"duration_ms": round(duration_ms, 3), "rtt_ms": figures}
+            output.write_json({**of, **counts, **times})
             return
         loss = 100 * (n_sent - n_received) / max(n_sent, 1)
         output.write_text(f"\n--- {client.address} ping statistics ---")
-        output.write_text(
-            f"{n_sent} transmitted, {n_received} received, {loss:.4g}% loss,"
-            f" time {duration_ms:.0f} ms"
-        )
+        sent = f"{n_sent} transmitted, {n_received} received, {loss:.4g}% loss"
+        output.write_text(f"{sent}, time {duration_ms:.0f} ms")
         if figures is not None:
             text = "/".join(f"{i:.3f}" for i in figures.values())
             output.write_text(f"rtt {'/'.join(figures)} = {text} ms")
@@ -156,10 +144,6 @@ class _Pings:
         figures = (min(times_s), average, max(times_s), math.sqrt(variance))
         names = ("min", "avg", "max", "mdev")
         return dict(zip(names, (round(i * _MS, 3) for i in figures), strict=True))
-
-
-def _write_json(fields: dict[str, Any]) -> None:
-    output.write_text(msgspec.json.encode(fields).decode())
 
 
 async def _until_interrupted(work: Coroutine[Any, Any, None]) -> None:
@@ -229,10 +213,7 @@ _PARAMS: Final[dict[str, Any]] = {
     "server": model.QueryServerParams,
 }
 _ORDERS: Final = {"asc": model.Order.ASCENDING, "desc": model.Order.DESCENDING}
-_ORDERS_BY: Final = {
-    "timestamp": model.OrderBy.TIMESTAMP,
-    "source": model.OrderBy.SOURCE_TIMESTAMP,
-}
+_BY: Final = {"timestamp": model.OrderBy.TIMESTAMP, "source": model.OrderBy.SOURCE_TIMESTAMP}
 
 
 @click.command()
@@ -248,7 +229,7 @@ _ORDERS_BY: Final = {
 )
 @click.option("--source-to", "source_t_to", **LAST_TIME, help=f"Source timestamp {_LAST_HELP}")
 @click.option("--order", type=click.Choice([*_ORDERS]), help="Default: desc.")
-@click.option("--order-by", type=click.Choice([*_ORDERS_BY]), help="Default: timestamp.")
+@click.option("--order-by", type=click.Choice([*_BY]), help="Default: timestamp.")
 @click.option(
     "--id",
     "ids",
@@ -304,9 +285,10 @@ def _query_params(kind: str, options: dict[str, Any]) -> model.QueryParams:
             raise click.UsageError(f"{param.opts[0]} does not apply to a query of {kind!r}.")
     if kind == "server" and "server_id" not in fields:
         raise click.UsageError("A query of 'server' needs --server-id.")
-    for name, values in (("order", _ORDERS), ("order_by", _ORDERS_BY)):
-        if name in fields:
-            fields[name] = values[fields[name]]
+    if "order" in fields:
+        fields["order"] = _ORDERS[fields["order"]]
+    if "order_by" in fields:
+        fields["order_by"] = _BY[fields["order_by"]]
     params: model.QueryParams = made(**fields)
     return params
 

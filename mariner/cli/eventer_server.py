@@ -1,7 +1,4 @@
-"""Event Servers (001) as a target of the client commands.
-
-Everything runs on the event loop's thread.
-"""
+"""Event Servers (001) as a target of the client commands. On the event loop's thread."""
 
 import contextlib
 from collections.abc import AsyncIterator, Iterable, Sequence
@@ -12,17 +9,10 @@ import click
 from hat import aio
 from typing_extensions import override
 
-from eventer_bridge import chatter
+from eventer_bridge import chatter, model
 from eventer_bridge.core import paging
 from eventer_bridge.eventer.client import EventerClient, connect
-from eventer_bridge.model import (
-    Event,
-    EventType,
-    QueryParams,
-    QueryTimeseriesParams,
-    RegisterEvent,
-    Status,
-)
+from eventer_bridge.model import Event
 from eventer_bridge.remote.relay import is_conditional, matching
 from mariner.cli import client as commands
 from mariner.cli.target import Target, TargetClient, TargetWire, command_of, server_options
@@ -41,7 +31,7 @@ class EventerTarget(Target):
     async def connect(
         self,
         *,
-        subscriptions: Iterable[EventType] = (),
+        subscriptions: Iterable[model.EventType] = (),
         server_id: int | None = None,
         persisted: bool = False,
         timeout_s: float = 10,
@@ -71,43 +61,38 @@ class EventerTarget(Target):
 
 
 class _Client(aio.Resource):
-    """An Eventer client as a ``TargetClient``."""
+    """An Eventer client as a ``TargetClient``; :meth:`EventerTarget.connect` sets ``client``."""
 
-    client: EventerClient | None = None
+    client: EventerClient
 
     def __init__(self, address: str) -> None:
         self.address = address
         self.notifications: Notifications[Sequence[Event]] = Notifications(self._resume_reading)
 
     @property
-    def _connected(self) -> EventerClient:
-        assert self.client is not None
-        return self.client
-
-    @property
     def async_group(self) -> aio.Group:
-        return self._connected.async_group
+        return self.client.async_group
 
     @property
-    def status(self) -> Status:
-        return self._connected.status
+    def status(self) -> model.Status:
+        return self.client.status
 
     @property
     def close_reason(self) -> str | None:
-        return self._connected.close_reason
+        return self.client.close_reason
 
-    async def register(self, events: Sequence[RegisterEvent]) -> Sequence[Event]:
-        await self._connected.drain()
-        return await self._connected.register(events)
+    async def register(self, events: Sequence[model.RegisterEvent]) -> Sequence[Event]:
+        await self.client.drain()
+        return await self.client.register(events)
 
     async def query_all(
-        self, params: QueryParams, *, limit: int | None = None
+        self, params: model.QueryParams, *, limit: int | None = None
     ) -> AsyncIterator[Event]:
         """Conditions that Eventer cannot express are filtered from a wider query."""
-        if isinstance(params, QueryTimeseriesParams) and is_conditional(params):
-            events = matching(self._connected.query, params)
+        if isinstance(params, model.QueryTimeseriesParams) and is_conditional(params):
+            events = matching(self.client.query, params)
         else:
-            events = paging.query_all(self._connected.query, params, limit)
+            events = paging.query_all(self.client.query, params, limit)
         count = 0
         async with contextlib.aclosing(events):
             while count != limit and (event := await anext(events, None)) is not None:
@@ -118,7 +103,7 @@ class _Client(aio.Resource):
         return self.notifications
 
     async def ping(self) -> float:
-        return await self._connected.ping()
+        return await self.client.ping()
 
     def on_events(self, events: Sequence[Event]) -> None:
         """Handle a notification."""
@@ -127,11 +112,11 @@ class _Client(aio.Resource):
 
     def pause_when_full(self) -> None:
         """Pause reading while notifications are waiting to be printed."""
-        if self.notifications.is_full and self.client is not None:
+        if self.notifications.is_full and "client" in vars(self):  # else it is not connected yet
             self.client.set_reading(False)
 
     def _resume_reading(self) -> None:
-        self._connected.set_reading(True)
+        self.client.set_reading(True)
 
 
 EVENTER: Final = TargetWire(

@@ -1,7 +1,4 @@
-"""Commands that need neither a server nor a store: ``mariner token`` and ``mariner completion``.
-
-Shell completion is click's own.
-"""
+"""Commands without a server or store: ``mariner token``, and ``completion``, which is click's."""
 
 import os
 import shlex

@@ -155,5 +155,6 @@ subscribe_or_replay.name = "subscribe"
 ping, query, subscribe = (
     command_of(MARINER, i) for i in (commands.ping, commands.query, subscribe_or_replay)
 )
-register = command_of(buffer.nameless(MARINER), buffer.buffering(commands.register))
-forward = command_of(buffer.nameless(MARINER), buffer.forward)
+_NAMELESS: Final = MARINER._replace(options=server_options("MARINER", 23014, is_named=False))
+register = command_of(_NAMELESS, buffer.buffering(commands.register))
+forward = command_of(_NAMELESS, buffer.forward)

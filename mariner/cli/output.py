@@ -14,7 +14,7 @@ from rich.text import Text
 
 from eventer_bridge.model import BinaryPayload, Event, Payload
 from mariner.cli.run import EXIT_FAILED, EXIT_NO_READER, CommandError, printable
-from mariner.cli.values import format_event_id, format_event_type, format_timestamp
+from mariner.cli.values import format_event_id, format_event_type
 
 _WIDE: Final = 10_000  # columns of an output that is no terminal: nothing is wrapped
 
@@ -24,10 +24,11 @@ _encode = msgspec.json.Encoder().encode
 def write_jsonl(events: Iterable[Event]) -> None:
     """Print each event as a line of JSON (002, "event"), and flush.
 
-    Raises:
-        CommandError: standard output was closed, or cannot be written.
+    Raises CommandError if standard output was closed, or cannot be written.
     """
-    _write(b"".join([_line(event) for event in events]))
+    # a JSON payload is stored verbatim, and may have line ends between its tokens
+    lines = [_encode(event).replace(b"\n", b" ").replace(b"\r", b" ") for event in events]
+    _write(b"".join([line + b"\n" for line in lines]))
 
 
 def write_table(events: Sequence[Event]) -> None:
@@ -41,8 +42,8 @@ def write_table(events: Sequence[Event]) -> None:
         cells = (
             format_event_id(event.id),
             format_event_type(event.type),
-            format_timestamp(event.timestamp),
-            "" if source_timestamp is None else format_timestamp(source_timestamp),
+            event.timestamp.to_iso(),
+            "" if source_timestamp is None else source_timestamp.to_iso(),
             _payload_text(event.payload),
         )
         shown.add_row(*[Text(printable(cell)) for cell in cells])
@@ -78,9 +79,19 @@ def write_text(line: str) -> None:
     _write(line.encode(errors="backslashreplace") + b"\n")
 
 
-def _line(event: Event) -> bytes:
-    # a JSON payload is stored verbatim, and may have line ends between its tokens
-    return _encode(event).replace(b"\n", b" ").replace(b"\r", b" ") + b"\n"
+def write_json(value: object) -> None:
+    """Print a value as a line of JSON."""
+    _write(_encode(value) + b"\n")
+
+
+def write_pairs(pairs: Iterable[tuple[str, str]]) -> None:
+    """Print a table of names and values from outside, without a header."""
+    shown = Table(box=None, pad_edge=False, show_header=False)
+    for _ in range(2):
+        shown.add_column(overflow="fold")
+    for name, value in pairs:
+        shown.add_row(Text(name, style="bold"), Text(printable(value)))
+    write_rich(shown)
 
 
 def _payload_text(payload: Payload | None) -> str:

@@ -1,17 +1,16 @@
 """``mariner register``: sends concurrent requests, and prints their answers in order.
 
-A sender and a printer, with a queue of requests between them; the sender waits when
-``limits.MAX_REQUESTS`` are pending. Standard input is read without a thread, and without blocking
-the event loop.
+A sender and a printer have a queue of requests between them; the sender waits while
+``limits.MAX_REQUESTS`` are pending. Standard input is read without blocking the event loop.
 """
 
 import asyncio
 import codecs
 import contextlib
 import os
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from eventer_bridge.errors import InvalidEventError, LimitError
 from eventer_bridge.model import Event, RegisterEvent
@@ -21,7 +20,7 @@ from mariner.cli.run import EXIT_FAILED, EXIT_UNKNOWN, EXIT_USAGE, CommandError,
 from mariner.cli.target import TargetClient
 from mariner.cli.values import parse_register_event
 
-_CHUNK_BYTES: Final = 1 << 16
+T = TypeVar("T")
 
 
 class LabelledBatch(NamedTuple):
@@ -31,11 +30,7 @@ class LabelledBatch(NamedTuple):
     events: Sequence[RegisterEvent]
 
 
-class _Request(NamedTuple):
-    label: str
-    response: asyncio.Task[Sequence[Event]]
-
-
+_Request: TypeAlias = tuple[str, asyncio.Task[Sequence[Event]]]
 _Labelled: TypeAlias = tuple[str, RegisterEvent]
 
 
@@ -45,7 +40,7 @@ def read_batches(arguments: Sequence[str], size: int) -> AsyncIterator[LabelledB
     Arguments are parsed at once. Lines before a wrong one come before the CommandError about it.
     """
     parsed = [_parse_argument(f"argument {i}", text) for i, text in enumerate(arguments, 1)]
-    return _batches(_iterate(parsed) if arguments else _read_stdin(), size)
+    return _batches(read_items(parsed, _parse), size)
 
 
 async def _batches(events: AsyncIterator[_Labelled], size: int) -> AsyncIterator[LabelledBatch]:
@@ -68,16 +63,6 @@ def _batch(pending: Sequence[_Labelled]) -> LabelledBatch:
     first, last = pending[0][0], pending[-1][0]
     label = first if first == last else f"{first} to {last}"
     return LabelledBatch(label, [event for _, event in pending])
-
-
-async def _iterate(events: Iterable[_Labelled]) -> AsyncIterator[_Labelled]:
-    for event in events:
-        yield event
-
-
-async def _read_stdin() -> AsyncIterator[_Labelled]:
-    async for number, line in read_lines():
-        yield _parse(f"line {number}", line)
 
 
 def _parse_argument(label: str, text: str) -> _Labelled:
@@ -103,11 +88,9 @@ async def register_events(
 ) -> None:
     """Register events and print them as registered, unless ``quiet``.
 
-    Raises:
-        CommandError: an event was refused, or it is unknown whether it is registered (pending
-            requests are still awaited and printed), or reading the events raised it (those read
-            before are registered and printed).
-        ConnectionLostError: the connection was lost while no request was pending.
+    Raises CommandError if one was refused, its outcome is unknown, or reading them failed: pending
+    requests are still awaited and printed, and those read before registered. Raises
+    ConnectionLostError if the connection was lost while no request was pending.
     """
     requests: asyncio.Queue[_Request | None] = asyncio.Queue()
     slots = asyncio.Semaphore(limits.MAX_REQUESTS)
@@ -125,7 +108,8 @@ async def register_events(
         else:
             raise errors.ConnectionLostError(f"{client.address}: {client.close_reason}")
     finally:
-        tasks = [sender, printer, closing, *_drain(requests)]
+        left = [requests.get_nowait() for _ in range(requests.qsize())]
+        tasks = [sender, printer, closing, *(i[1] for i in left if i is not None)]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -140,7 +124,7 @@ async def _send(
     async for label, events in batches:
         await slots.acquire()
         response = asyncio.create_task(client.register(events))
-        requests.put_nowait(_Request(label, response))
+        requests.put_nowait((label, response))
 
 
 async def _print(
@@ -151,10 +135,11 @@ async def _print(
 ) -> None:
     exit_code = 0
     while (request := await requests.get()) is not None:
+        label, response = request
         try:
-            events = await request.response
+            events = await response
         except errors.MarinerError as e:
-            report(f"error: {request.label}: {e}")
+            report(f"error: {label}: {e}")
             exit_code = max(exit_code, _exit_code(e))
             sender.cancel()
         else:
@@ -176,26 +161,23 @@ def _exit_code(error: errors.MarinerError) -> int:
             return EXIT_FAILED
 
 
-def _drain(requests: asyncio.Queue[_Request | None]) -> list[asyncio.Task[Sequence[Event]]]:
-    left = []
-    while not requests.empty():
-        request = requests.get_nowait()
-        if request is not None:
-            left.append(request.response)
-    return left
-
-
 # --- standard input -------------------------------------------------------------------------
+
+
+async def read_items(arguments: Sequence[T], parse: Callable[[str, bytes], T]) -> AsyncIterator[T]:
+    """The items of arguments or, without any, of the lines of standard input, with their label."""
+    for item in arguments:
+        yield item
+    if not arguments:
+        async for number, line in read_lines():
+            yield parse(f"line {number}", line)
 
 
 async def read_lines(fd: int = 0) -> AsyncIterator[tuple[int, bytes]]:
     """Read lines, numbered from 1, as they arrive; blank ones are skipped.
 
-    A byte order mark before the first, as some editors write it, is no part of it.
-
-    Raises:
-        CommandError: they are UTF-16.
-        OSError: reading failed.
+    A byte order mark before the first, as some editors write it, is no part of it. Raises
+    CommandError if they are UTF-16, OSError if reading failed.
     """
     number = 0
     parts: list[bytes] = []
@@ -204,15 +186,14 @@ async def read_lines(fd: int = 0) -> AsyncIterator[tuple[int, bytes]]:
         parts.append(head)
         for line in lines:
             number += 1
-            if complete := _stripped(number, parts):
+            if complete := _stripped(number, b"".join(parts)):
                 yield number, complete
             parts = [line]
-    if complete := _stripped(number + 1, parts):
+    if complete := _stripped(number + 1, b"".join(parts)):
         yield number + 1, complete
 
 
-def _stripped(number: int, parts: Iterable[bytes]) -> bytes:
-    line = b"".join(parts)
+def _stripped(number: int, line: bytes) -> bytes:
     if number == 1:
         if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
             text = "standard input: begins with the byte order mark of UTF-16, expected UTF-8"
@@ -228,7 +209,7 @@ async def _read_chunks(fd: int) -> AsyncIterator[bytes]:
         loop.add_reader(fd, readable.set)
     except PermissionError:
         # epoll supports no regular files: they are always readable
-        while chunk := os.read(fd, _CHUNK_BYTES):
+        while chunk := os.read(fd, limits.READ_CHUNK_BYTES):
             yield chunk
             await asyncio.sleep(0)
         return
@@ -236,7 +217,7 @@ async def _read_chunks(fd: int) -> AsyncIterator[bytes]:
         while True:
             await readable.wait()
             readable.clear()
-            chunk = os.read(fd, _CHUNK_BYTES)
+            chunk = os.read(fd, limits.READ_CHUNK_BYTES)
             if not chunk:
                 return
             yield chunk

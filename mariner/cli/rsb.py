@@ -1,12 +1,10 @@
 """``mariner rsb listen|send``: a participant of an RSB bus.
 
-Both connect to the server of the bus: a gateway with ``event_core.rsb`` in mode ``server``, or any
-other server of RSB's socket transport.
+Both connect to its server: a gateway (``event_core.rsb``), or any other of RSB's socket transport.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any
 
 import click
 import msgspec
@@ -19,7 +17,7 @@ from eventer_bridge.rsb.payloads import encode_value, schema_of
 from eventer_bridge.rsb.transport import DEFAULT_PORT, EventsCb, Received, RsbConnection, connect
 from mariner import limits
 from mariner.cli import output
-from mariner.cli.register import read_lines
+from mariner.cli.register import read_items
 from mariner.cli.run import EXIT_FAILED, EXIT_USAGE, CommandError, report, run
 from mariner.cli.target import bus_options
 from mariner.cli.values import Parsed
@@ -108,7 +106,7 @@ def send(
         return informer.create(scope, chosen, data, method=method, meta=meta)
 
     events = [create(f"argument {i}", value) for i, value in enumerate(values, 1)]
-    run(_send(host, port, _iterate(events) if events else _read_stdin(create)))
+    run(_send(host, port, read_items(events, create)))
 
 
 def _parse_infos(infos: Sequence[str]) -> dict[str, str]:
@@ -119,16 +117,6 @@ def _parse_infos(infos: Sequence[str]) -> dict[str, str]:
     return {key: value for key, _, value in pairs}
 
 
-async def _iterate(events: Sequence[RsbEvent]) -> AsyncIterator[RsbEvent]:
-    for event in events:
-        yield event
-
-
-async def _read_stdin(create: Callable[[str, bytes], RsbEvent]) -> AsyncIterator[RsbEvent]:
-    async for number, line in read_lines():
-        yield create(f"line {number}", line)
-
-
 async def _connect(host: str, port: int, on_events: EventsCb) -> RsbConnection:
     try:
         return await connect(host, port, on_events)
@@ -137,10 +125,7 @@ async def _connect(host: str, port: int, on_events: EventsCb) -> RsbConnection:
 
 
 async def _send(host: str, port: int, events: AsyncIterator[RsbEvent]) -> None:
-    def ignore(connection: RsbConnection, batch: Sequence[Received]) -> None:
-        pass
-
-    async with await _connect(host, port, ignore) as connection:
+    async with await _connect(host, port, lambda _connection, _batch: None) as connection:
         try:
             async for event in events:
                 connection.write(codec.encode_frame(codec.encode(event.sent())))
@@ -172,13 +157,9 @@ async def _listen(host: str, port: int, scope: Scope, count: int | None) -> None
             event = await queue.get()
             if event is None:
                 raise CommandError(f"{host}:{port}: {connection.close_reason}", EXIT_FAILED)
-            output.write_text(_line(event))
+            data = payloads.to_json(event) or payloads.to_json_as_bytes(event)
+            scope_of = msgspec.json.encode({"scope": str(event.scope)}).decode()
+            output.write_text(f"{scope_of[:-1]},{data[1:].decode()}")
             printed += 1
             if queue.empty():
                 connection.resume_reading(Pause.USER)
-
-
-def _line(event: RsbEvent) -> str:
-    data = payloads.to_json(event) or payloads.to_json_as_bytes(event)
-    fields: dict[str, Any] = {"scope": str(event.scope)}
-    return msgspec.json.encode(fields)[:-1].decode() + "," + data[1:].decode()

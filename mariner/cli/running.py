@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Final
 
 import click
-import msgspec
 
 from eventer_bridge import limits as core_limits
 from eventer_bridge.control import client
@@ -15,7 +14,7 @@ from mariner import limits
 from mariner.cli import output
 from mariner.cli.run import errors, fail, printable
 from mariner.cli.target import JSON_OPTION, find_gateway, gateway_option
-from mariner.cli.values import EVENT_ID, EVENT_ID_METAVAR, format_event_id, format_timestamp
+from mariner.cli.values import EVENT_ID, EVENT_ID_METAVAR, format_event_id
 from mariner.gateway import cursor_requests
 from mariner.gateway.cursor_requests import CursorAnswer, CursorInfo, CursorRequest
 
@@ -117,20 +116,17 @@ def _ask(path: Path, request: CursorRequest) -> CursorAnswer:
 
 def _print(answer: CursorAnswer, *, is_json: bool = False) -> None:
     if is_json:
-        output.write_text(msgspec.json.encode(answer).decode())
+        output.write_json(answer)
         return
-    table = output.table(
-        *("CLIENT", "CURSOR", "POSITION", "EVENTS BEHIND", "SECONDS BEHIND"),
-        *("PARKED", "CONNECTED", "ACKED"),
-        rows=[_row(i) for i in answer.cursors],
-    )
-    output.write_rich(table)
+    names = "CLIENT", "CURSOR", "POSITION", "EVENTS BEHIND", "SECONDS BEHIND"
+    rows = [_row(i) for i in answer.cursors]
+    output.write_rich(output.table(*names, "PARKED", "CONNECTED", "ACKED", rows=rows))
     if answer.parked:
-        rows = [
+        parked = [
             (format_event_id(i.id), _time(i.at), "yes" if i.is_due else "no", i.reason)
             for i in answer.parked
         ]
-        output.write_rich(output.table("PARKED", "AT", "REDELIVERED", "REASON", rows=rows))
+        output.write_rich(output.table("PARKED", "AT", "REDELIVERED", "REASON", rows=parked))
 
 
 def _row(cursor: CursorInfo) -> tuple[str, ...]:
@@ -148,4 +144,4 @@ def _row(cursor: CursorInfo) -> tuple[str, ...]:
 
 
 def _time(seconds: float) -> str:
-    return format_timestamp(Timestamp.from_float(seconds))
+    return Timestamp.from_float(seconds).to_iso()

@@ -47,15 +47,13 @@ def check(path: Path) -> None:
         asyncio.run(gateway.rehearse(conf))
     except EventerBridgeError as e:
         fail("\n".join(f"{path}: {line}" for line in str(e).splitlines()))
-    lines = config_check.audit(path, conf)
     quota.raise_file_limit()
+    lines = config_check.audit(path, conf)
     try:
         found = quota.Descriptors.find()
     except LimitError as e:
         fail(str(e))
-    if not found.are_enough:
-        lines.append(str(found))
-    for line in lines:
+    for line in lines if found.are_enough else [*lines, str(found)]:
         report(f"warning: {line}")
     click.echo(f"{path}: ok")
 
@@ -163,7 +161,7 @@ class _Process:
         try:
             reloader = Reloader(self._path, running)
             StatusReport(running)
-            _print_check(self._conf, running)
+            _print_addresses(self._conf, running)
             self._supervisor.ready()
             background = [
                 asyncio.ensure_future(self._supervisor.stay_alive()),
@@ -189,7 +187,7 @@ class _Process:
             await reloader.try_reload()
 
 
-def _print_check(conf: config.GatewayConfig, running: gateway.Gateway) -> None:
+def _print_addresses(conf: config.GatewayConfig, running: gateway.Gateway) -> None:
     scheme = "tls" if conf.mariner.tls else "tcp"
     lines = [f"mariner {scheme}://{conf.mariner.host}:{running.mariner.port}"]
     if running.eventer_server:

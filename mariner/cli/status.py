@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
-import msgspec
 from rich.console import Group, RenderableType
 from rich.filesize import decimal
 from rich.live import Live
@@ -19,19 +18,14 @@ from rich.table import Table
 from rich.text import Text
 
 from eventer_bridge import limits as core_limits
+from mariner import limits
 from mariner.cli import output
 from mariner.cli.run import errors, printable
 from mariner.cli.target import find_gateway, gateway_option
 from mariner.cli.values import plural
 from mariner.gateway import status as gateway
 
-_NOTEWORTHY_SHARE: Final = 0.5
-"""Use of a bound from which on it is shown, or that was met before."""
-
-_MAX_DAYS: Final = 30
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
-_FIRST_S: Final = 1.0
-"""Seconds between the two answers that the first rates come from."""
 
 
 @click.command()
@@ -63,13 +57,13 @@ def status(path: Path, is_json: bool, watch: bool, interval_s: float) -> None:
     with errors(), _screen(is_live=watch and not is_json and sys.stdout.isatty()) as show:
         socket, to = find_gateway(path)
         before = gateway.ask(socket, to)
-        wait_s = _FIRST_S
+        wait_s = limits.FIRST_RATES_S
         while True:
             time.sleep(wait_s)
             after = gateway.ask(socket, to)
             rated = gateway.with_rates(before, after)
             if is_json:
-                output.write_text(msgspec.json.encode(rated).decode())
+                output.write_json(rated)
             else:
                 show(rated)
             if not watch:
@@ -108,14 +102,9 @@ def _summary(status: gateway.GatewayStatus) -> Table:
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     color = "green" if status.not_ready is None else "red"
-    table.add_row(
-        "gateway",
-        Text.assemble(
-            f"{printable(status.name)} {status.version}, ",
-            (status.status, color),
-            f", up {duration(status.uptime_s)}, pid {status.pid}",
-        ),
-    )
+    name, rest = f"{printable(status.name)} {status.version}, ", f", pid {status.pid}"
+    up = f", up {duration(status.uptime_s)}"
+    table.add_row("gateway", Text.assemble(name, (status.status, color), up, rest))
     if status.not_ready is not None:
         table.add_row("not ready", Text(printable(status.not_ready), "red"))
     if not status.is_reloaded:
@@ -128,7 +117,7 @@ def _summary(status: gateway.GatewayStatus) -> Table:
         table.add_row("modules", Text(printable(", ".join(status.modules))))
     for key, days in sorted(status.days_left.items(), key=lambda i: i[1]):
         text = f"{key}: {days:.1f} days left"
-        table.add_row("certificate", Text(text, "red" if days < _MAX_DAYS else ""))
+        table.add_row("certificate", Text(text, "red" if days < limits.MIN_DAYS_LEFT else ""))
     return table
 
 
@@ -137,28 +126,18 @@ def _store(store: gateway.StoreStatus) -> Iterator[tuple[str, str]]:
     path = "" if store.path is None else f" {store.path}"
     yield "store", f"{store.backend}{path}: {store.events:,} {plural(store.events, 'event')}{since}"
     disk = "" if store.free_bytes is None else f", {decimal(store.free_bytes)} free"
-    yield (
-        "",
-        f"{store.event_types:,} {plural(store.event_types, 'type')},"
-        f" {decimal(store.size_bytes)}{disk}, {decimal(store.compaction_bytes)} to compact",
-    )
-    if store.since_commit_s is None:
-        commit = "no commit yet"
-    else:
-        commit = f"last commit {duration(store.since_commit_s)} ago"
-    yield (
-        "",
-        f"{commit}, events waiting for one: {store.pending_events:,}; queries:"
-        f" {store.queries_running} running, {store.queries_waiting} waiting",
-    )
+    types = f"{store.event_types:,} {plural(store.event_types, 'type')}"
+    to_compact = decimal(store.compaction_bytes)
+    yield "", f"{types}, {decimal(store.size_bytes)}{disk}, {to_compact} to compact"
+    ago_s, waiting = store.since_commit_s, f"events waiting for one: {store.pending_events:,}"
+    commit = "no commit yet" if ago_s is None else f"last commit {duration(ago_s)} ago"
+    queries = f"{store.queries_running} running, {store.queries_waiting} waiting"
+    yield "", f"{commit}, {waiting}; queries: {queries}"
 
 
 def _wires(wires: dict[str, gateway.WireStatus]) -> Table:
-    table = output.table(
-        *("WIRE", "CONNECTIONS", "CLIENTS", "REGISTERED/S", "NOTIFIED/S"),
-        *("REGISTERED", "NOTIFIED", "REFUSED", "DECLINED"),
-        left=1,
-    )
+    names = "WIRE", "CONNECTIONS", "CLIENTS", "REGISTERED/S", "NOTIFIED/S", "REGISTERED", "NOTIFIED"
+    table = output.table(*names, "REFUSED", "DECLINED", left=1)
     for name, wire in wires.items():
         rates = _rate(wire.registered_per_s), _rate(wire.notified_per_s)
         counts = wire.events_registered, wire.events_notified, wire.rejected, wire.declined
@@ -168,9 +147,8 @@ def _wires(wires: dict[str, gateway.WireStatus]) -> Table:
 
 
 def _clients(clients: list[gateway.ClientStatus], n_left_out: int) -> Table:
-    table = output.table(
-        *("CLIENT", "WIRE", "CONNECTIONS", "REGISTERED/S", "NOTIFIED/S", "UNREAD", "BEHIND"), left=2
-    )
+    names = "CLIENT", "WIRE", "CONNECTIONS", "REGISTERED/S", "NOTIFIED/S", "UNREAD", "BEHIND"
+    table = output.table(*names, left=2)
     table.add_column("QUOTA", overflow="fold")
     for client in clients:
         table.add_row(
@@ -194,14 +172,11 @@ def _quota(client: gateway.ClientStatus) -> Text:
     elif client.held_s:
         text.append(f"was held for {duration(client.held_s)}")
     for name, use in client.quota.items():
-        if _is_noteworthy(use):
+        share = limits.NOTEWORTHY_SHARE
+        if use.hits > 0 or (use.used is not None and use.used > share * use.limit):
             used = "" if use.used is None else f"{use.used:,.0f}/"
             text.append(f"{', ' if text else ''}{name} {used}{use.limit:,}")
     return text
-
-
-def _is_noteworthy(use: gateway.QuotaUse) -> bool:
-    return use.hits > 0 or (use.used is not None and use.used > _NOTEWORTHY_SHARE * use.limit)
 
 
 def _slowest(slowest: list[gateway.ConnectionStatus]) -> Table:

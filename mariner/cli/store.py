@@ -6,9 +6,6 @@ from pathlib import Path
 from typing import Final
 
 import click
-import msgspec
-from rich.table import Table
-from rich.text import Text
 
 from eventer_bridge import limits
 from eventer_bridge.backends.rocksdb import contents, control, database, directories
@@ -20,7 +17,7 @@ from eventer_bridge.model import Timestamp
 from mariner.cli import output
 from mariner.cli.run import EXIT_FAILED, CommandError, printable
 from mariner.cli.target import DIRECTORY, JSON_OPTION, resolve, store_errors, store_option
-from mariner.cli.values import counted, format_timestamp
+from mariner.cli.values import counted
 
 _STORE: Final = ("STORE",)
 
@@ -43,9 +40,9 @@ def info(conf: Path | None, paths: tuple[Path, ...], is_json: bool) -> None:
     with store_errors(), control.open_read_only(path) as opened:
         found = ext_info(opened)
     if is_json:
-        output.write_text(msgspec.json.encode(found).decode())
+        output.write_json(found)
     else:
-        _write_info(path, found)
+        output.write_pairs(_rows(path, found))
 
 
 @store.command()
@@ -166,7 +163,7 @@ def _ahead(newest: Timestamp) -> str:
     return f"events up to {newest.to_iso()} are ahead of the clock by {seconds:.0f} s"
 
 
-def _write_info(path: Path, found: StoreInfo) -> None:
+def _rows(path: Path, found: StoreInfo) -> list[tuple[str, str]]:
     rows: list[tuple[str, str]] = [
         ("store", str(path)),
         ("format", str(found.format)),
@@ -176,17 +173,11 @@ def _write_info(path: Path, found: StoreInfo) -> None:
     ]
     rows += ((f"types of {owner}", str(price)) for owner, price in found.spent.items())
     if found.first_timestamp and found.last_timestamp:
-        first, last = map(format_timestamp, (found.first_timestamp, found.last_timestamp))
+        first, last = found.first_timestamp.to_iso(), found.last_timestamp.to_iso()
         rows.append(("time", f"{first} to {last}"))
     for server in found.servers:
         sessions = f"sessions {server.first_session} to {server.last_session}"
         facts = [sessions, f"ids given up to {server.mark}", _ahead(server.last_timestamp)]
         rows.append((f"server {server.server_id}", ", ".join(filter(None, facts))))
     rows += ((f"index {name}", f"{n} bytes") for name, n in found.index_bytes.items())
-    rows.append(("on disk", f"{found.disk_bytes} bytes"))
-    table = Table(box=None, pad_edge=False, show_header=False)
-    for _ in range(2):
-        table.add_column(overflow="fold")
-    for name, value in rows:
-        table.add_row(Text(name, style="bold"), Text(printable(value)))
-    output.write_rich(table)
+    return [*rows, ("on disk", f"{found.disk_bytes} bytes")]

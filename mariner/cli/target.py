@@ -1,8 +1,7 @@
 """Targets of commands, and the options that name them: a server, a bus, a running gateway, a store.
 
-A client command is written once, for any :class:`Target`; :func:`command_of` derives the command
-for one wire, with the options of a server of that kind. A store is given as a directory, or as the
-one in a configuration (``--conf``).
+A client command is written once, for any :class:`Target`; :func:`command_of` derives that for one
+wire. A store is given as a directory, or as the one in a configuration (``--conf``).
 """
 
 import abc
@@ -54,10 +53,11 @@ def _of_server(prefix: str, name: str, text: str, **more: Any) -> dict[str, Any]
     return {"envvar": variable, "help": text, **shown, **more}
 
 
-def server_options(prefix: str, port: int) -> list[click.Option]:
+def server_options(prefix: str, port: int, *, is_named: bool = True) -> list[click.Option]:
     """Options for the fields of :class:`Target`, and ``--token-file``.
 
-    ``prefix`` is that of their environment variables, as ``MARINER``.
+    ``prefix`` is that of their environment variables, as ``MARINER``. Without ``is_named`` the
+    command asks for ``--name`` only when the server is used.
     """
 
     def option(name: str, text: str, **more: Any) -> click.Option:
@@ -66,7 +66,7 @@ def server_options(prefix: str, port: int) -> list[click.Option]:
     return [
         option("host", "Name or address of the server.", default="127.0.0.1", callback=_check_host),
         option("port", "Its TCP port.", type=_PORT, default=port),
-        option("name", "Name of this client, as the server knows it.", required=True),
+        option("name", "Name of this client, as the server knows it.", required=is_named),
         option(
             "token",
             "Token of this client. Other users of this machine can see the command line:"
@@ -112,10 +112,9 @@ def bus_options(port: int) -> Callable[[F], F]:
 
 
 def store_option(*names: str) -> Callable[[F], F]:
-    """Decorator of a command that takes ``--conf`` or the store's directory.
+    """Decorator of a command that takes ``--conf`` or the store's directory, for :func:`resolve`.
 
-    ``names`` are metavars of its paths in order; ``STORE`` is left out with ``--conf``. The
-    function gets ``conf`` and ``paths``, for :func:`resolve`.
+    ``names`` are metavars of its ``paths`` in order; ``STORE`` is left out with ``--conf``.
     """
     metavar = " ".join(f"[{name}]" if name == "STORE" else name for name in names)
 
@@ -131,10 +130,7 @@ def store_option(*names: str) -> Callable[[F], F]:
 
 
 class TargetClient(Protocol):
-    """A connection to a server; ``mariner.client.Client`` is one.
-
-    Errors are subclasses of ``MarinerError``, as there.
-    """
+    """A connection to a server; ``mariner.client.Client`` is one. Errors are MarinerErrors."""
 
     @property
     def address(self) -> str:
@@ -190,11 +186,7 @@ class Target(abc.ABC):
         persisted: bool = False,
         timeout_s: float = 10,
     ) -> TargetClient:
-        """Connect; see ``mariner.client.connect`` for arguments and errors.
-
-        Raises:
-            ConfigurationError: CA, certificate or key cannot be used.
-        """
+        """Connect; arguments and errors as of ``mariner.client.connect``, and TLS."""
 
     def ssl_context(self) -> ssl.SSLContext | None:
         """Context for TLS from the options; None: plain TCP. Raises ConfigurationError."""
@@ -247,9 +239,7 @@ def is_from_environment(option: str) -> bool:
 def choose_token(token: str | None, file: Path | None) -> str | None:
     """The token of ``--token`` or ``--token-file``; the command line goes before the environment.
 
-    Raises:
-        click.UsageError: both are on the command line, or both in the environment.
-        CommandError: there is no token in the file or the environment (``tokens.without_end``).
+    Raises click.UsageError if both are in the same place, CommandError if there is no token in it.
     """
     is_of_environment = token is not None and is_from_environment("token")
     if token is not None and file is not None:
@@ -273,9 +263,8 @@ def choose_token(token: str | None, file: Path | None) -> str | None:
 def find_gateway(conf: Path, advice: str = "") -> tuple[Path, Addressee]:
     """The socket of the gateway that a file configures, and what a request to it says it means.
 
-    Raises:
-        ConfigurationError: the file cannot be read.
-        CommandError: it has neither a store nor ``control``; the text ends with ``advice``.
+    Raises ConfigurationError if the file cannot be read; CommandError (whose text ends with
+    ``advice``) if it has neither a store nor ``control``.
     """
     from mariner.gateway import config_file  # noqa: PLC0415  # slow to import
 

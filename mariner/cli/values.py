@@ -86,11 +86,6 @@ def counted(number: int, one: str) -> str:
     return f"{number} {plural(number, one)}"
 
 
-def format_timestamp(timestamp: model.Timestamp) -> str:
-    """As :meth:`Timestamp.to_iso`."""
-    return timestamp.to_iso()
-
-
 def parse_register_event(line: str | bytes) -> model.RegisterEvent:
     """An event to register from its JSON object (see ``mariner register --help``).
 

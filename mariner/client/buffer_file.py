@@ -2,9 +2,7 @@
 
 What :meth:`BufferFile.apply` was told is on the disk when it returns (a write-ahead log, synced
 with each transaction), and is found again after ``kill -9`` and a loss of power. Several processes
-may add registrations; one forwards them (:meth:`BufferFile.lock`).
-
-Blocking; belongs to the thread that opened it.
+may add registrations; one forwards them. Blocking; belongs to the thread that opened it.
 """
 
 import contextlib
@@ -94,8 +92,7 @@ class BufferStatus(msgspec.Struct, frozen=True):
 class BufferFile:
     """See the module; arguments are those of ``RegistrationBuffer.open``.
 
-    Raises:
-        BufferUnusableError: it is damaged, of another version, or cannot be read or written.
+    Raises BufferUnusableError if it is damaged, of another version, or unreadable.
     """
 
     def __init__(self, directory: Path, max_bytes: int, when_full: WhenFull) -> None:
@@ -141,8 +138,7 @@ class BufferFile:
     def apply(self, change: BufferChange) -> list[BufferFullError | None]:
         """Write a change, all of it or nothing; returns why each added registration is not there.
 
-        Raises:
-            BufferUnusableError: nothing is written, or (if a sync failed) nobody knows.
+        Raises BufferUnusableError: nothing is written, or (if a sync failed) nobody knows.
         """
         with self._transaction():
             for row_id in change.forwarded:

@@ -7,11 +7,9 @@ is stored once, even if the application or the server is killed, or a connection
     async with await BufferedClient.open(Path("buffer"), servers) as buffered:
         await buffered.register([RegisterEvent(("a", "b"), None, JsonPayload.of(1))])
 
-What was queued together is synced together, and many registrations are under way to the server
-(``reconnecting``). What a server refuses for good is put aside, with its reason, so that it holds
-up nothing. A bound of bytes is kept; ``WhenFull`` says what becomes of more.
-
-Belongs to the event loop's thread; SQLite works on a thread of its own.
+What was queued together is synced together, and many registrations are under way to the server.
+What a server refuses for good is put aside, with its reason. ``WhenFull`` says what becomes of more
+than a bound of bytes. Belongs to the event loop's thread; SQLite works on a thread of its own.
 """
 
 import asyncio
@@ -43,10 +41,7 @@ _decode: Final = msgspec.json.Decoder(list[RegisterEvent]).decode
 
 
 class RegistrationBuffer(Resource):
-    """The queue of a :class:`BufferedClient`; any number of processes may add to one.
-
-    Made by :meth:`open`.
-    """
+    """The queue of a :class:`BufferedClient`, made by :meth:`open`; any process may add to one."""
 
     def __init__(self, file: buffer_file.BufferFile, executor: ThreadPoolExecutor) -> None:
         self._file = file
@@ -69,20 +64,13 @@ class RegistrationBuffer(Resource):
         when_full: buffer_file.WhenFull = buffer_file.WhenFull.REFUSE,
         is_locked: bool = False,
     ) -> Self:
-        """Open a buffer.
+        """Open a buffer, as :meth:`BufferedClient.open`; ``is_locked``: to forward it, alone.
 
-        Args:
-            directory: where it is; made if there is none.
-            max_bytes: of the registrations in it; its files take somewhat more.
-            when_full: what becomes of a registration that has no room.
-            is_locked: to forward it; only one process can.
-
-        Raises:
-            BufferUnusableError: it is damaged, locked, or cannot be written.
+        Raises BufferUnusableError if it is damaged, locked, or cannot be written.
         """
         executor = ThreadPoolExecutor(1, "buffer")
 
-        def ext_open() -> buffer_file.BufferFile:
+        def open_file() -> buffer_file.BufferFile:
             file = buffer_file.BufferFile(directory, max_bytes, when_full)
             try:
                 if is_locked:
@@ -93,7 +81,7 @@ class RegistrationBuffer(Resource):
             return file
 
         try:
-            file = await asyncio.get_running_loop().run_in_executor(executor, ext_open)
+            file = await asyncio.get_running_loop().run_in_executor(executor, open_file)
         except BaseException:
             executor.shutdown(wait=False)
             raise
@@ -166,7 +154,6 @@ class RegistrationBuffer(Resource):
             self._notify_written()
 
     async def _write(self) -> None:
-        """Write what has gathered."""
         self._wanted.clear()
         added, self._added, self._added_bytes = self._added, [], 0
         forwarded, self._forwarded = self._forwarded, []
@@ -229,8 +216,7 @@ class BufferedClient(Resource):
             max_bytes: of the registrations in the buffer; its files take somewhat more.
             when_full: what becomes of a registration that has no room.
 
-        Raises:
-            BufferUnusableError: it is damaged, forwarded by another process, or cannot be written.
+        Raises BufferUnusableError if it is damaged, forwarded by another process, or not writable.
         """
         buffer = await RegistrationBuffer.open(
             directory, max_bytes=max_bytes, when_full=when_full, is_locked=True
@@ -245,15 +231,11 @@ class BufferedClient(Resource):
     async def register(
         self, events: Sequence[RegisterEvent], request_key: str | None = None
     ) -> None:
-        """Queue a registration; returns when it is on the disk.
+        """Queue a registration, all events or none; returns when it is on the disk.
 
-        An event without a source timestamp gets the present time as one.
-
-        Args:
-            events: events; all of them are registered, or none.
-            request_key: as of ``Client.register``; None: a new one. An application that repeats
-                its own work after a crash gives the same key, the same events and their source
-                timestamps again, and they are stored once.
+        An event without a source timestamp gets the present time as one. A ``request_key`` is as of
+        ``Client.register``; None: a new one. An application that repeats its own work after a crash
+        gives the same key, events and source timestamps again, and they are stored once.
 
         Raises:
             BufferFullError: there is no room; nothing is queued.
@@ -271,8 +253,7 @@ class BufferedClient(Resource):
     async def drain(self) -> None:
         """Wait until nothing waits any more: all is stored, or was refused for good.
 
-        Raises:
-            BufferUnusableError, ClosedError: it ended before.
+        Raises BufferUnusableError or ClosedError if it ended before.
         """
         while (await self.status()).waiting:
             await self._buffer.wait_written(limits.BUFFER_POLL_S)

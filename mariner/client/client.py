@@ -1,14 +1,10 @@
-"""The client: requests, notifications, status, keep-alive.
+"""The client: requests, notifications, status, keep-alive. Runs on the event loop's thread.
 
-Any number of requests may be in progress (``connection.Requests``). Nothing grows without bound: a
-request waits while the transport's write buffer is above its high-water mark, and the client stops
-reading from the socket while the queue of notifications is full.
-
-Responses come through the same socket, so they wait, too. A user that awaits a request without
-consuming notifications would wait for ever; instead, the connection is closed with that reason
-after a while (``notifications.StallWatch``). Consume :meth:`Client.events` in a task of its own.
-
-Everything runs on the event loop's thread.
+Nothing grows without bound: a request waits while the transport's write buffer is above its
+high-water mark, and the client stops reading while the queue of notifications is full. Responses
+come through the same socket: if a request waits behind notifications that nobody consumes, the
+connection is closed with that reason (``notifications.StallWatch``). Consume :meth:`Client.events`
+in a task of its own.
 """
 
 import asyncio
@@ -65,7 +61,7 @@ async def connect(
     ping_delay_s: float | None = 20,
     ping_timeout_s: float = 10,
 ) -> "Client":
-    """Connect to a Mariner server and initialise (002, "init_req").
+    """Connect to a Mariner server and initialise (002, "init_req"). The client does not reconnect.
 
     Args:
         host: name or address of the server.
@@ -87,9 +83,6 @@ async def connect(
         connect_timeout_s: for everything up to the answer to ``init_req``.
         ping_delay_s: silence before a ping; None: never ping.
         ping_timeout_s: silence after a ping before the connection counts as lost.
-
-    Returns:
-        A connected client. It does not reconnect: when it closes, ``connect`` again.
 
     Raises:
         ConnectError: no connection, TLS refused, no answer in time; the text says why.
@@ -113,7 +106,8 @@ async def connect(
     opening = client._open(host, port, ssl, server_hostname)
     await client._connect(opening, init_req, connect_timeout_s)
     if ping_delay_s is not None and client.is_open:
-        client._keep_alive(ping_delay_s, ping_timeout_s)
+        at, ids = client._connection, client._requests.ids
+        client.async_group.spawn(notifications.keep_alive, at, ids, ping_delay_s, ping_timeout_s)
     return client
 
 
@@ -174,19 +168,16 @@ class Client(Resource):
         *,
         after_key: str | None = None,
     ) -> Sequence[model.Event]:
-        """Register events, in one session.
+        """Register events in one session, all or none; returns them as registered, in their order.
 
         Args:
-            events: events; all of them are registered, or none.
+            events: what is registered.
             request_key: of 1 to 64 characters, for this client name alone: whatever becomes of the
                 answer, registering the same events again with the same key stores them once, and
                 returns the same events. JSON payloads are compared as they are written: in
                 another order of keys, for example, they are other events.
             after_key: with a ``request_key``: that of a registration which must be stored first.
                 So many may be under way, and none is stored unless those before it are.
-
-        Returns:
-            The registered events, in the same order.
 
         Raises:
             UnsupportedError: the server does not keep request keys.
@@ -200,8 +191,7 @@ class Client(Resource):
             ConnectionLostError: the connection was lost before they were sent.
             LocalProtocolError: the request cannot be sent (too large, for example).
         """
-        answer = await self.send_registration(events, request_key, after_key=after_key)
-        return await answer
+        return await (await self.send_registration(events, request_key, after_key=after_key))
 
     async def send_registration(
         self,
@@ -233,22 +223,17 @@ class Client(Resource):
         if response.success and response.events is not None:
             return response.events
         if response.outcome == messages.UNKNOWN:
-            raise errors.OutcomeUnknownError(
-                response.error or "outcome unknown; the server gave no reason"
-            )
-        error = (
-            errors.UnavailableError
-            if response.outcome == messages.UNAVAILABLE
-            else errors.RegisterError
-        )
-        raise error(response.error or "refused; the server gave no reason")
+            reason = response.error or "outcome unknown; the server gave no reason"
+            raise errors.OutcomeUnknownError(reason)
+        reason = response.error or "refused; the server gave no reason"
+        may_pass = response.outcome == messages.UNAVAILABLE
+        raise errors.UnavailableError(reason) if may_pass else errors.RegisterError(reason)
 
     async def query(self, params: model.QueryParams) -> model.QueryResult:
         """Query events: one request, one answer, which may be partial (``more_follows``).
 
-        Args:
-            params: the query. Only our servers know the conditions ``ids``, ``payload`` and
-                ``unique_type`` of a timeseries.
+        The conditions ``ids``, ``payload`` and ``unique_type`` of a timeseries are known by our
+        servers only.
 
         Raises:
             ConnectionLostError: the connection was lost.
@@ -267,17 +252,10 @@ class Client(Resource):
     async def query_all(
         self, params: model.QueryParams, *, limit: int | None = None
     ) -> AsyncIterator[model.Event]:
-        """Query all events, page by page, each requested on demand.
+        """Query all events, or up to a limit, page by page, each (of ``max_results``) on demand.
 
-        Args:
-            params: the query; its ``max_results`` is the size of a page, None leaves that to
-                the server.
-            limit: maximum number of events; None: all.
-
-        Raises:
-            ConnectionLostError, LocalProtocolError: as :meth:`query`.
-            RemoteProtocolError: as :meth:`query`, or the server does not return the remaining
-                events (``eventer_bridge.core.paging``).
+        Raises as :meth:`query`, and RemoteProtocolError if the server does not return the remaining
+        events (``eventer_bridge.core.paging``).
         """
         async with aclosing(paging.query_all(self.query, params, limit)) as events:
             async for event in events:
@@ -295,12 +273,9 @@ class Client(Resource):
     async def replay(self, *, until_up_to_date: bool = False) -> AsyncIterator[ReplayBatch]:
         """What the client missed, then what is new: each event once, in the order of its server.
 
-        It is for clients that were connected with ``start`` or ``cursor``.
-        The iteration ends when the client is closed and everything is consumed; see
-        :meth:`events` for what happens if it is not.
-
-        Args:
-            until_up_to_date: end behind what was persisted before the connection, once.
+        It is for clients that were connected with ``start`` or ``cursor``, and ends when the client
+        is closed and everything is consumed (see :meth:`events` for what happens if it is not), or
+        with ``until_up_to_date`` behind what was persisted before the connection, once.
 
         Raises:
             ConnectionLostError: the connection was lost before that end.
@@ -320,15 +295,14 @@ class Client(Resource):
             await self.wait_up_to_date()
 
     async def wait_up_to_date(self) -> None:
-        """Wait until everything that was persisted before the connection has been received.
+        """Wait until all that was persisted before the connection has come, consumed or not.
 
-        It may not be consumed yet. Raises ConnectionLostError if the client closes before.
+        Raises ConnectionLostError if the client closes before.
         """
         await asyncio.wait([self._up_to_date])
         self._up_to_date.result()
 
     async def _acknowledge(self, message: messages.EventsAck) -> None:
-        """See ``ReplayBatch.ack``."""
         if not self._has_cursor:
             raise errors.LocalProtocolError("ack: connect with a cursor")
         await self._connection.wait_writable()
@@ -355,7 +329,9 @@ class Client(Resource):
         except BaseException as e:
             await aio.uncancellable(self.async_close())
             if isinstance(e, TimeoutError) and timeout.expired():
-                raise errors.ConnectError(self._timeout_text(timeout_s)) from None
+                what = "no answer to init_req" if self._connection.is_connected else "no connection"
+                text = f"{self.address}: {what} within {timeout_s:g} s"
+                raise errors.ConnectError(text) from None
             raise
 
     async def _open(
@@ -386,10 +362,6 @@ class Client(Resource):
         if self._has_cursor:
             self._check_supported("cursor")
 
-    def _keep_alive(self, delay_s: float, timeout_s: float) -> None:
-        ids = self._requests.ids
-        self.async_group.spawn(notifications.keep_alive, self._connection, ids, delay_s, timeout_s)
-
     async def _stop(self) -> None:
         if self._connection.is_connected:
             self._connection.close(text=connection.CLOSED_BY_CLIENT)
@@ -398,8 +370,7 @@ class Client(Resource):
             await self._connection.wait_lost()
 
     def _on_lost(self) -> None:
-        extra = {"server": self.address, "reason": self.close_reason}
-        mlog.debug("connection lost", extra=extra)
+        mlog.debug("connection lost", extra={"server": self.address, "reason": self.close_reason})
         self._fail_pending()
         self.close()
 
@@ -422,10 +393,6 @@ class Client(Resource):
     def _check_supported(self, extension: str) -> None:
         if extension not in self.extensions:
             raise errors.UnsupportedError(f"{self.address}: the server does not know {extension!r}")
-
-    def _timeout_text(self, timeout_s: float) -> str:
-        what = "no answer to init_req" if self._connection.is_connected else "no connection"
-        return f"{self.address}: {what} within {timeout_s:g} s"
 
     # --- messages ---------------------------------------------------------------------
 
@@ -480,7 +447,6 @@ class Client(Resource):
 
 
 def _start_of(start: Start | None) -> Literal["earliest"] | tuple[model.EventId, ...] | None:
-    """As a message has it."""
     if start is None or isinstance(start, str):
         return start
     return tuple(start.values() if isinstance(start, Mapping) else start)
@@ -512,7 +478,7 @@ def _check_request(params: model.QueryParams) -> None:
 def _checked_event_types(
     name: str, event_types: Iterable[Sequence[str]]
 ) -> tuple[model.EventType, ...]:
-    """Event types as tuples; a text is refused: a sequence of characters, but not of segments.
+    """Event types as tuples; a text is a sequence of characters, but not of segments.
 
     Raises LocalProtocolError with a text that begins with ``name``.
     """
@@ -531,7 +497,6 @@ def _check_answer(params: model.QueryParams, events: Sequence[model.Event]) -> N
     """Refuse an answer that has events that were not requested; raises RemoteProtocolError."""
     if not isinstance(params, model.QueryTimeseriesParams):
         return
-    ignored = None
     if params.ids is not None and not {i.id for i in events}.issubset(params.ids):
         ignored = "ids"
     elif params.payload is not None and not all(
@@ -540,7 +505,8 @@ def _check_answer(params: model.QueryParams, events: Sequence[model.Event]) -> N
         ignored = "payload"
     elif params.unique_type and len({i.type for i in events}) < len(events):
         ignored = "unique_type"
-    if ignored is not None:
-        raise errors.RemoteProtocolError(
-            f"query_res: events that were not requested: the server does not know {ignored!r}"
-        )
+    else:
+        return
+    raise errors.RemoteProtocolError(
+        f"query_res: events that were not requested: the server does not know {ignored!r}"
+    )

@@ -1,9 +1,7 @@
 """One connection to a server: the Mariner protocol state (002) on a stream, with its requests.
 
 The connection answers the server's pings, and keeps the reason why it was lost. Each request waits
-as a future, by its identifier, in the order of sending. The client handles all other messages.
-
-Runs on the event loop's thread.
+as a future, in the order of sending. Runs on the event loop's thread.
 """
 
 import asyncio
@@ -41,12 +39,8 @@ def lost_before_init(reason: str, request: str, is_tls: bool) -> str:
 class ServerConnection(Stream[Received]):
     """See the module.
 
-    Args:
-        handle_message: called with each message except ``ping_req``.
-        handle_lost: called once, when the connection is gone; ``close_reason`` says why.
-
-    Attributes:
-        is_connected: whether there ever was a connection (over TLS: a finished handshake).
+    ``handle_message`` is called with each message except ``ping_req``, ``handle_lost`` once, when
+    the connection is gone. ``is_connected``: there was one (over TLS: a finished handshake).
     """
 
     mlog = logging.getLogger(__name__)
@@ -121,8 +115,7 @@ class ServerConnection(Stream[Received]):
     def send(self, message: Message) -> bool:
         """Send a message; returns False, without a connection or while it closes.
 
-        Raises:
-            LocalProtocolError: it is not allowed now, or cannot be encoded.
+        Raises LocalProtocolError if it is not allowed now, or cannot be encoded.
         """
         if not self.is_connected or self.close_reason is not None:
             return False
@@ -145,13 +138,10 @@ class ServerConnection(Stream[Received]):
 
 
 class Requests:
-    """Requests over a connection, and their answers.
+    """Requests over a connection (``ids`` are for them), and their answers.
 
-    One waits to be sent while the transport's write buffer is above its high-water mark.
-
-    Attributes:
-        ids: identifiers for requests.
-        pending: those that wait for their answers, the oldest first.
+    One waits to be sent while the transport's write buffer is above its high-water mark. Those in
+    ``pending`` wait for their answers, the oldest first.
     """
 
     def __init__(self, connection: ServerConnection, address: str, group: aio.Group) -> None:
@@ -170,9 +160,7 @@ class Requests:
     async def send(self, request_id: int, request: Message) -> asyncio.Future[Any]:
         """Send a request; returns the future of its answer, for :meth:`answer`.
 
-        Raises:
-            ConnectionLostError: nothing was sent.
-            LocalProtocolError: it cannot be sent.
+        Raises ConnectionLostError (nothing was sent) or LocalProtocolError (it cannot be sent).
         """
         await self._connection.wait_writable()
         self.tell(request)
@@ -188,9 +176,8 @@ class Requests:
     async def answer(self, request_id: int, sent: asyncio.Future[Any], response_type: type[R]) -> R:
         """Wait for the answer.
 
-        Raises:
-            ConnectionLostError: the connection was lost before it came.
-            RemoteProtocolError: it is of another kind; the connection is closed.
+        Raises ConnectionLostError if the connection was lost before it came, RemoteProtocolError if
+        it is of another kind; the connection is closed then.
         """
         try:
             response = await sent

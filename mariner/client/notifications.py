@@ -1,9 +1,6 @@
-"""Notifications that wait for the user, in a queue bounded in bytes.
+"""Notifications that wait for the user, in a queue bounded in bytes. On the event loop's thread.
 
-A connection whose user does not consume them is closed (:class:`StallWatch`), as is one whose
-server is silent (:func:`keep_alive`).
-
-Runs on the event loop's thread.
+A connection whose user does not consume them is closed, as is one whose server is silent.
 """
 
 import asyncio
@@ -23,10 +20,8 @@ T = TypeVar("T")
 class Notifications(Generic[T]):
     """Async iterator of batches; safe to cancel, ends after :meth:`end` when it is empty.
 
-    Several tasks may iterate; each batch goes to one of them.
-
-    Args:
-        on_room: called when a batch is taken and the queue is at most half full.
+    Several tasks may iterate; each batch goes to one of them. ``on_room`` is called when a batch is
+    taken and the queue is at most half full.
     """
 
     def __init__(self, on_room: Callable[[], None]) -> None:

@@ -3,25 +3,19 @@
 Each registration is sent with a request key, and again, over the next connection, until a server
 has said what became of it. So its events are stored once, whatever was cut or killed::
 
-    servers = [
-        functools.partial(client.connect, host, 23014, client_name="app", client_token=token)
-        for host in ("gateway-1", "gateway-2")
-    ]
-    async with ReconnectingClient(servers) as conn:
+    connects = [functools.partial(client.connect, i, 23014, client_name="app") for i in hosts]
+    async with ReconnectingClient(connects) as conn:
         [event] = await conn.register([RegisterEvent(("a", "b"), None, JsonPayload.of(1))])
 
-Registrations are stored in the order in which they were made, although many are under way: a
-server answers in their order, and each names the one before it (``after_key``). What fails for a
-reason that may pass is sent again, together with everything after it, by the house's retry policy.
-Few are sent before the first answer of a connection: however soon each is cut, some get through.
+Registrations are stored in the order in which they were made, although many are under way: a server
+answers in their order, and each names the one before it (``after_key``). What fails for a reason
+that may pass is sent again, together with everything after it, by the house's retry policy. Few are
+sent before the first answer of a connection: however soon each is cut, some get through.
 
-A replay (:meth:`ReconnectingClient.replay`) goes on behind what the application was handed, or,
-with a cursor, what it acknowledged (``resuming``).
-
-Of several servers, the first that is OPERATIONAL is used until it is not. Those of a pair share
-request keys and cursors, as far as events are replicated (docs/delivery.md).
-
-Everything runs on the event loop's thread.
+A replay goes on behind what the application was handed, or, with a cursor, what it acknowledged. Of
+several servers, the first that is OPERATIONAL is used until it is not. Those of a pair share
+request keys and cursors, as far as events are replicated (docs/delivery.md). Runs on the event
+loop's thread.
 """
 
 import asyncio
@@ -77,8 +71,7 @@ _REPEATABLE: Final = (errors.UnavailableError, errors.OutcomeUnknownError)
 class KeyMaker:
     """Makes request keys that sort as they were made, which servers find to be new without a look.
 
-    A key is the time in nanoseconds (more than that where several come at one time, or the clock
-    went back), and random digits of this maker.
+    A key is a time in nanoseconds, made to ascend, and random digits of this maker.
     """
 
     def __init__(self) -> None:
@@ -115,14 +108,10 @@ class Registration:
 
 
 class ReconnectingClient(Resource):
-    """See the module.
+    """See the module; servers without the extensions that it ``requires`` are of no use.
 
-    Args:
-        servers: how to connect to each server; at least one.
-        requires: extensions without which a server is of no use.
-        start: where a replay begins (see :meth:`replay`); None: there is none.
-        cursor: name of a cursor of :meth:`replay`.
-        histories: of the events in ``start``, as of ``connect``.
+    ``start``, ``cursor`` and ``histories`` are those of ``connect``, for :meth:`replay`; without
+    the first two there is none.
     """
 
     def __init__(
@@ -172,16 +161,12 @@ class ReconnectingClient(Resource):
     async def register(
         self, events: Sequence[RegisterEvent], request_key: str | None = None
     ) -> Sequence[Event]:
-        """Register events, in one session, however long that takes.
+        """Register events, in one session, all or none, however long that takes.
 
         Those of several calls are stored in the order of the calls. Whoever stops waiting
         (``asyncio.timeout``) does not know whether they are, or will be, stored, unless they were
-        not sent yet: these are not.
-
-        Args:
-            events: all of them are registered, or none.
-            request_key: as of :meth:`Client.register`; None: a new one. An application that
-                repeats its own work after a crash gives the same key again.
+        not sent yet: these are not. A ``request_key`` is as of :meth:`Client.register`; None: a new
+        one. An application that repeats its own work after a crash gives the same key again.
 
         Raises:
             RegisterError: a server refused them for good, and none of them is stored.
@@ -223,10 +208,8 @@ class ReconnectingClient(Resource):
     ) -> AsyncIterator[Event]:
         """As :meth:`Client.query_all`; each page is requested until it is there.
 
-        Raises:
-            OtherHistoryError: a page came from a store of another history than those before it.
-                Query again.
-            ConnectionLostError, LocalProtocolError, RemoteProtocolError: as :meth:`query`.
+        Raises as :meth:`query`, and OtherHistoryError if a page came from a store of another
+        history than those before it: query again.
         """
         of_pages: dict[int, str] = {}
 

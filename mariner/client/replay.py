@@ -1,4 +1,4 @@
-"""What a client missed: batches, each to be acknowledged (:func:`batches`).
+"""What a client missed: batches, each to be acknowledged. Runs on the event loop's thread.
 
 :class:`Resumption` is where a replay goes on over the next connection, so that nothing is missed or
 comes twice. Without a cursor, behind the last event of each server that was handed to the
@@ -9,8 +9,6 @@ the cursor was reset.
 A position is one in the history of its server that the connection told over which it was reached.
 It is told to the next server, which says where its own history departs from it. One that was
 reached later, over a connection that is gone, is told over another connection, if need be.
-
-Runs on the event loop's thread.
 """
 
 import contextlib
@@ -35,10 +33,8 @@ ReplayItem: TypeAlias = EventsMsg | Gap | UpToDate
 class ReplayBatch:
     """Some events, in the order of each server.
 
-    Attributes:
-        is_redelivered: whether they were parked, and are to be tried again.
-        is_live: whether everything that was persisted before the connection came before them.
-        acknowledge: see :data:`AcknowledgeCb`.
+    ``is_redelivered``: they were parked, and are to be tried again; ``is_live``: everything that
+    was persisted before the connection came before them.
     """
 
     def __init__(self, message: EventsMsg, acknowledge: AcknowledgeCb, *, is_live: bool) -> None:
@@ -62,11 +58,8 @@ class ReplayBatch:
         """Have the cursor go on behind these events, and so behind all that came before.
 
         It is sent, and written by the server a little later: after a crash of the server, some come
-        again.
-
-        Args:
-            parked: events of the batch that cannot be dealt with now, each with the reason; people
-                are to look at them.
+        again. ``parked`` are events of the batch that cannot be dealt with now, each with the
+        reason; people are to look at them.
 
         Raises:
             LocalProtocolError: there is no cursor.
@@ -88,9 +81,8 @@ async def batches(
 ) -> AsyncIterator[ReplayBatch]:
     """Batches of what was received, to its end, or until the client is up to date.
 
-    Raises:
-        GapError: retention deleted events that were not seen; what follows is still there.
-        OtherHistoryError: what was seen is not what the server has; what it has follows.
+    Raises GapError if retention deleted events that were not seen, OtherHistoryError if what was
+    seen is not what the server has; what follows is still there.
     """
     is_live = False
     async for item in received:

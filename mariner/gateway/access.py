@@ -12,7 +12,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import msgspec
 from msgspec.structs import replace
 
 from eventer_bridge import chatter, tls
@@ -32,13 +31,10 @@ from mariner.gateway.config import EventerServerConfig, GatewayConfig
 
 
 class Access(NamedTuple):
-    """Made by :func:`ext_create`; all by their keys in the configuration, except ``schemas``.
+    """Made by :func:`create`; all by their keys in the configuration, except ``schemas``.
 
-    Attributes:
-        authenticators, contexts: of the listeners; TLS of those that have it.
-        connects: connect to the remote servers.
-        expiries: when certificates and revocation lists expire.
-        contents: what tells whether a file or token has changed.
+    ``authenticators`` and ``contexts`` are the listeners', ``connects`` are to remote servers.
+    ``contents`` tell whether a file or token has changed.
     """
 
     schemas: PayloadSchemas
@@ -60,36 +56,28 @@ class Connector:
         return self.connect(**arguments)
 
 
-def ext_create(
+def create(
     config: GatewayConfig,
     checks: ScryptChecks,
     before: tuple[GatewayConfig, Access] | None = None,
     wanted: GatewayConfig | None = None,
 ) -> Access:
-    """Read and check all files that a configuration names. Any thread; blocks.
+    """Read and check all files that a configuration names, again if they are replaced meanwhile.
 
-    If they are replaced meanwhile (Kubernetes swaps a symbolic link), it begins anew.
-
-    Args:
-        config: the configuration.
-        checks: of chosen tokens.
-        before: a configuration whose schemas are in use, and are kept if they are the same.
-        wanted: a configuration that is checked as well: what the next restart takes.
-
-    Raises:
-        ConfigurationError: a certificate, key, token or schema is missing or wrong.
+    Schemas that are in use (``before``) are kept if they are the same; ``wanted``, what the next
+    restart takes, is checked as well. Raises ConfigurationError. Any thread; blocks.
     """
     for _ in range(limits.MAX_READS_OF_FILES):
-        contents = ext_contents(config)
+        contents = contents_of(config)
         try:
             if wanted is not None:
                 config_check.check(wanted)
             access = _create(config, checks, before, contents)
         except ConfigurationError:
-            if ext_contents(config) == contents:
+            if contents_of(config) == contents:
                 raise
         else:
-            if ext_contents(config) == contents:
+            if contents_of(config) == contents:
                 return access
     raise ConfigurationError("certificates or tokens were replaced again while they were read")
 
@@ -107,23 +95,18 @@ def _create(
     contexts: dict[str, ssl.SSLContext] = {}
     authenticators: dict[str, Authenticator] = {}
     for key, listener in configs.listeners(config).items():
-        revoked = (
-            []
-            if listener.tls is None or listener.tls.crl is None
-            else tls.read_crl(listener.tls.crl)
-        )
+        crl = None if listener.tls is None else listener.tls.crl
+        revoked = [] if crl is None else tls.read_crl(crl)
         if listener.tls is not None:
             contexts[key] = configs.server_context(listener.tls)
-        if isinstance(listener, EventerServerConfig) and listener.clients is None:
-            authenticators[key] = OneForAll(
-                listener.token, listener.quota.over(config.quota), checks, revoked
-            )
+        eventer = listener if isinstance(listener, EventerServerConfig) else None
+        clients = config.clients if eventer is None else eventer.clients
+        if eventer is not None and clients is None:
+            quota = eventer.quota.over(config.quota)
+            authenticators[key] = OneForAll(eventer.token, quota, checks, revoked)
         else:
-            clients = config.clients
-            if isinstance(listener, EventerServerConfig):
-                clients = listener.clients or ()
-            clients = tuple(replace(i, quota=i.quota.over(config.quota)) for i in clients)
-            authenticators[key] = Authenticator(clients, schemas, checks, revoked)
+            own = [replace(i, quota=i.quota.over(config.quota)) for i in clients or ()]
+            authenticators[key] = Authenticator(own, schemas, checks, revoked)
     core = config.event_core
     name = f"mariner/{config.name}" if core is None else f"event/{core.server_id}"
     connects = {
@@ -147,13 +130,10 @@ def _connect_to(key: str, remote: configs.RemoteConfig, client_name: str) -> Con
     )
 
 
-def ext_contents(config: GatewayConfig) -> dict[str, object]:
+def contents_of(config: GatewayConfig) -> dict[str, object]:
     """What tells whether a file or token has changed, by its key. Any thread; blocks."""
-    found: dict[str, object] = {}
-    places = {**configs.listeners(config), **configs.remotes(config)}
-    for key, place in places.items():
-        for name, file in _files(place.tls).items():
-            found[f"{key}.tls.{name}"] = _digest(file)
+    files = configs.tls_files(config)
+    found: dict[str, object] = {key: _digest(file) for key, file in files.items()}
     for key, listener in configs.listeners(config).items():
         of_all, clients, of_each = None, config.clients, "clients"
         if isinstance(listener, EventerServerConfig):
@@ -170,13 +150,6 @@ def ext_contents(config: GatewayConfig) -> dict[str, object]:
         except ConfigurationError as e:
             found[f"{key}.token"] = str(e)
     return found
-
-
-def _files(of_tls: msgspec.Struct | None) -> dict[str, Path]:
-    if of_tls is None:
-        return {}
-    fields = {name: getattr(of_tls, name) for name in of_tls.__struct_fields__}
-    return {name: file for name, file in fields.items() if file is not None}
 
 
 def _digest(file: Path) -> bytes | None:

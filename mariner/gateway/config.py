@@ -8,7 +8,7 @@ there are.
 """
 
 import ssl
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, TypeVar
@@ -168,9 +168,8 @@ class HttpConfig(msgspec.Struct, frozen=True):
 class GatewayConfig(msgspec.Struct, frozen=True):
     """A whole configuration; it has either ``event_core`` or ``eventer``.
 
-    ``log`` is for ``logging.config.dictConfig``. ``control`` is a socket for requests of operators,
-    besides the one that a store has. ``quota`` is for what clients' own quotas do not say;
-    ``audit`` turns the audit trail on, ``traces`` those of OpenTelemetry.
+    ``log`` is for ``logging.config.dictConfig``. ``control`` is a socket besides the one that a
+    store has. ``quota`` is for what clients' own quotas do not say.
     """
 
     name: str
@@ -220,6 +219,26 @@ def client_tokens(config: GatewayConfig) -> dict[str, TokenConfig]:
     return found
 
 
+def tls_files(config: GatewayConfig) -> dict[str, Path]:
+    """Files for TLS by their keys, as ``mariner.tls.cert``."""
+    places = {**listeners(config), **remotes(config)}
+    return {
+        f"{key}.tls.{name}": file
+        for key, place in places.items()
+        if place.tls is not None
+        for name, file in msgspec.structs.asdict(place.tls).items()
+        if file is not None
+    }
+
+
+_EXPIRY: Final[Mapping[str, Callable[[Path], datetime | None]]] = {
+    "cert": tls.expiry,
+    "ca": tls.ca_expiry,
+    "client_ca": tls.ca_expiry,
+    "crl": tls.crl_expiry,
+}
+
+
 def expiries(config: GatewayConfig) -> dict[str, datetime]:
     """Moments by keys, as ``mariner.tls.cert``; reads the files, and raises ConfigurationError.
 
@@ -227,21 +246,10 @@ def expiries(config: GatewayConfig) -> dict[str, datetime]:
     certificate does.
     """
     found: dict[str, datetime] = {}
-    for key, listener in listeners(config).items():
-        if listener.tls is None:
-            continue
-        found[f"{key}.tls.cert"] = tls.expiry(listener.tls.cert)
-        if listener.tls.client_ca is not None:
-            found[f"{key}.tls.client_ca"] = tls.ca_expiry(listener.tls.client_ca)
-        if listener.tls.crl is not None and (moment := tls.crl_expiry(listener.tls.crl)):
-            found[f"{key}.tls.crl"] = moment
-    for key, remote in remotes(config).items():
-        if remote.tls is None:
-            continue
-        if remote.tls.ca is not None:
-            found[f"{key}.tls.ca"] = tls.ca_expiry(remote.tls.ca)
-        if remote.tls.cert is not None:
-            found[f"{key}.tls.cert"] = tls.expiry(remote.tls.cert)
+    for key, file in tls_files(config).items():
+        read = _EXPIRY.get(key.rpartition(".")[2])
+        if read is not None and (moment := read(file)) is not None:
+            found[key] = moment
     return found
 
 
@@ -322,6 +330,9 @@ def _remote(running: RemoteT, wanted: RemoteT) -> RemoteT:
 
 def _core(running: CoreConfig, wanted: CoreConfig) -> CoreConfig:
     server, replication, rsb = running.eventer_server, running.replication, running.rsb
+    backend, other = running.backend, wanted.backend
+    if not isinstance(backend, DummyConfig) and not isinstance(other, DummyConfig):
+        backend = replace(backend, retention=other.retention)
     if server is not None and wanted.eventer_server is not None:
         # the other servers of a group were told the token
         token = server.token if running.monitor is not None else wanted.eventer_server.token
@@ -331,25 +342,19 @@ def _core(running: CoreConfig, wanted: CoreConfig) -> CoreConfig:
             clients=wanted.eventer_server.clients,
             quota=wanted.eventer_server.quota,
         )
-    if [_address(i) for i in replication] == [_address(i) for i in wanted.replication]:
+    old, new = (
+        [(i.server_id, i.host, i.port) for i in several]
+        for several in (replication, wanted.replication)
+    )
+    if old == new:
         pairs = zip(replication, wanted.replication, strict=True)
         replication = tuple(_remote(i, j) for i, j in pairs)
     if rsb is not None and wanted.rsb is not None:
         rsb = replace(rsb, max_event_types=wanted.rsb.max_event_types)
     return replace(
         running,
-        backend=_backend(running.backend, wanted.backend),
+        backend=backend,
         eventer_server=server,
         replication=replication,
         rsb=rsb,
     )
-
-
-def _address(remote: Any) -> tuple[int, str, int]:
-    return remote.server_id, remote.host, remote.port
-
-
-def _backend(running: BackendConfig, wanted: BackendConfig) -> BackendConfig:
-    if isinstance(running, DummyConfig) or isinstance(wanted, DummyConfig):
-        return running
-    return replace(running, retention=wanted.retention)

@@ -26,10 +26,9 @@ from mariner.gateway.logs.audit import AuditConfig
 
 
 def check(config: GatewayConfig) -> None:
-    """Check what a configuration names: files, directories, variables of the environment.
+    """Check the files, directories and variables of the environment that a configuration names.
 
-    Raises:
-        ConfigurationError: one is missing or does not fit; one line each.
+    Raises ConfigurationError with a line for each that is missing or does not fit.
     """
     problems: list[str] = []
     for key, look in _looks(config):
@@ -105,8 +104,12 @@ def audit(path: Path, config: GatewayConfig) -> list[str]:
     """The findings about a configuration and its file: lines that begin with the file."""
     found = [*_client_findings("clients", config.clients, config.mariner.tls)]
     server = None if config.event_core is None else config.event_core.eventer_server
-    if server is not None:
-        found += _eventer_findings("event_core.eventer_server", server)
+    key = "event_core.eventer_server"
+    if server is not None and server.clients is not None:
+        found += _client_findings(f"{key}.clients", server.clients, server.tls)
+    elif server is not None and server.token is None:
+        who = _whoever(server.tls, "connects")
+        found.append(f"{key}.token: null: {who} may do everything")
     if _has_tokens(config) and (mode := _open_mode(path)):
         found.append(f"has tokens, and users other than its owner can read it: mode {mode}")
     for key, token in client_tokens(config).items():
@@ -135,24 +138,14 @@ def _token_findings(key: str, token: TokenConfig) -> Iterator[str]:
 
 def _secret_files(config: GatewayConfig) -> Iterator[tuple[str, Path]]:
     """Files of private keys and of tokens, with their keys."""
-    for key, listener in listeners(config).items():
-        if listener.tls is not None:
-            yield f"{key}.tls.key", listener.tls.key
-    for key, remote in remotes(config).items():
-        if remote.tls is not None and remote.tls.key is not None:
-            yield f"{key}.tls.key", remote.tls.key
+    for key, file in configs.tls_files(config).items():
+        if key.endswith(".tls.key"):
+            yield key, file
     own = {f"{key}.token": remote.token for key, remote in remotes(config).items()}
     for key, token in {**client_tokens(config), **own}.items():
         for source in tokens.sources(token):
             if source.file is not None:
                 yield f"{key}.file", source.file
-
-
-def _eventer_findings(key: str, server: configs.EventerServerConfig) -> Iterator[str]:
-    if server.clients is not None:
-        yield from _client_findings(f"{key}.clients", server.clients, server.tls)
-    elif server.token is None:
-        yield f"{key}.token: null: {_whoever(server.tls, 'connects')} may do everything"
 
 
 def _client_findings(
@@ -172,15 +165,14 @@ def _whoever(its: TlsConfig | None, does: str) -> str:
 
 def _has_tokens(config: GatewayConfig) -> bool:
     """Whether there is what tells a token, or helps to guess one, in the file itself."""
-    of_clients = [i for key, token in client_tokens(config).items() for i in _in_file(key, token)]
+    guessable = [
+        source.value is not None
+        for key, token in client_tokens(config).items()
+        for source, i in zip(tokens.sources(token), tokens.read(token, key), strict=True)
+        if i.is_plain or i.hash.salt is not None
+    ]
     own = [i.value for remote in remotes(config).values() for i in tokens.sources(remote.token)]
-    return any(of_clients) or any(own)
-
-
-def _in_file(key: str, token: TokenConfig) -> Iterator[bool]:
-    for source, found in zip(tokens.sources(token), tokens.read(token, key), strict=True):
-        is_guessable = found.is_plain or found.hash.salt is not None
-        yield is_guessable and source.value is not None
+    return any(guessable) or any(own)
 
 
 def _open_mode(file: Path) -> str | None:

@@ -60,8 +60,7 @@ def control_socket(path: Path) -> Path | None:
 def parse(data: Any, where: str) -> GatewayConfig:
     """Check a decoded configuration; ``where`` is its name in errors, usually its file.
 
-    Raises:
-        ConfigurationError: it is wrong; one line per error.
+    Raises ConfigurationError with a line per error.
     """
     most = limits.MAX_CONFIGURATION_ERRORS
     errors = [*itertools.islice(_validator().iter_errors(data), most)]
@@ -117,8 +116,7 @@ _DUPLICATE: Final = "the key is there twice"
 def decode(path: Path) -> Any:
     """Read and decode a configuration file; moments of YAML and TOML become texts.
 
-    Raises:
-        ConfigurationError: it cannot be read, or exceeds a bound; never tells what may be a token.
+    Raises ConfigurationError if it is unreadable or exceeds a bound; never tells a token.
     """
     decoder = _DECODERS.get(path.suffix)
     if decoder is None:
@@ -255,7 +253,7 @@ def _decode_yaml(text: str) -> Any:
         node = loader.get_single_node()
         if node is None:
             raise _WrongError("empty, expected an object")
-        _Nodes().measure(node)
+        _measure(node, {})
         return loader.construct_document(node)
     except (KeyError, AttributeError) as e:  # of PyYAML, at `!!bool x` and `!!timestamp x`
         raise _WrongError("a value does not fit its tag") from e
@@ -270,41 +268,37 @@ class _Extent(NamedTuple):
     depth: int
 
 
-class _Nodes:
-    """Checks a document before it is constructed, which would repeat what is merged."""
+def _measure(node: Any, known: dict[int, _Extent | None]) -> _Extent:
+    """Check a node before it is constructed, which would repeat what is merged, and those in it.
 
-    def __init__(self) -> None:
-        self._known: dict[int, _Extent | None] = {}
-
-    def measure(self, node: Any) -> _Extent:
-        """Check a node and those in it; raises yaml.MarkedYAMLError."""
-        if id(node) in self._known:
-            known = self._known[id(node)]
-            if known is None:
-                raise _error("an alias of what it is in", node)
-            return known
-        self._known[id(node)] = None
-        parts = [self.measure(i) for i in self._children(node)]
-        n_nodes = 1 + sum(i.n_nodes for i in parts)
-        depth = 1 + max((i.depth for i in parts), default=0)
-        if n_nodes > 2 * limits.MAX_CONFIGURATION_VALUES:
-            raise _error(_TOO_MANY, node)
-        if depth > limits.MAX_CONFIGURATION_DEPTH + 1:
-            raise _error(_TOO_DEEP, node)
-        found = self._known[id(node)] = _Extent(n_nodes, depth)
+    Raises yaml.MarkedYAMLError.
+    """
+    if id(node) in known:
+        if (found := known[id(node)]) is None:
+            raise _error("an alias of what it is in", node)
         return found
+    known[id(node)] = None
+    parts = [_measure(i, known) for i in _children(node)]
+    n_nodes = 1 + sum(i.n_nodes for i in parts)
+    depth = 1 + max((i.depth for i in parts), default=0)
+    if n_nodes > 2 * limits.MAX_CONFIGURATION_VALUES:
+        raise _error(_TOO_MANY, node)
+    if depth > limits.MAX_CONFIGURATION_DEPTH + 1:
+        raise _error(_TOO_DEEP, node)
+    found = known[id(node)] = _Extent(n_nodes, depth)
+    return found
 
-    def _children(self, node: Any) -> list[Any]:
-        match node:
-            case yaml.MappingNode():
-                _check_keys(node)
-                return [i for pair in node.value for i in pair]
-            case yaml.SequenceNode():
-                return [*node.value]
-        is_text = node.tag == f"{_YAML_TAG}str"
-        if not is_text and len(node.value) > limits.MAX_NUMBER_CHARACTERS:
-            raise _error(_TOO_LONG, node)  # 1:1:1:… is one to YAML, which takes for ever
-        return []
+
+def _children(node: Any) -> list[Any]:
+    match node:
+        case yaml.MappingNode():
+            _check_keys(node)
+            return [i for pair in node.value for i in pair]
+        case yaml.SequenceNode():
+            return [*node.value]
+    if node.tag != f"{_YAML_TAG}str" and len(node.value) > limits.MAX_NUMBER_CHARACTERS:
+        raise _error(_TOO_LONG, node)  # 1:1:1:… is one to YAML, which takes for ever
+    return []
 
 
 def _check_keys(mapping: Any) -> None:

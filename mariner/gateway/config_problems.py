@@ -23,6 +23,14 @@ from mariner.gateway.config import HttpConfig
 
 _ANY_ADDRESS: Final = ("", "0.0.0.0", "::")  # noqa: S104  # none of them is listened on here
 
+_EXPECTED: Final = {
+    "minimum": "at least {}",
+    "maximum": "at most {}",
+    "minLength": "a text that is not empty",
+    "minItems": "at least {} in it",
+    "maxItems": "at most {} in it",
+}
+
 
 def describe(error: ValidationError, parent: Iterable[Any] = ()) -> str:
     """Key (below ``parent``), value and what was expected."""
@@ -46,18 +54,10 @@ def describe(error: ValidationError, parent: Iterable[Any] = ()) -> str:
             text = f"one of {', '.join(map(str, expected))}"
         case "const":
             text = repr(expected)
-        case "minimum":
-            text = f"at least {expected}"
-        case "maximum":
-            text = f"at most {expected}"
-        case "minLength":
-            text = "a text that is not empty"
-        case "minItems":
-            text = f"at least {expected} in it"
-        case "maxItems":
-            text = f"at most {expected} in it"
         case "not" if isinstance(error.schema, Mapping) and "description" in error.schema:
             text = error.schema["description"]
+        case str(kind) if kind in _EXPECTED:
+            text = _EXPECTED[kind].format(expected)
         case _:
             text = f"{error.validator} {show(expected)}"
     article = {"integer": "an ", "object": "an ", "array": "an ", "string": "a "}.get(text, "")
@@ -141,7 +141,6 @@ def _nodes(data: Any, key: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _node_problems(key: str, node: Mapping[str, Any]) -> Iterator[str]:
-    """What may be wrong in any object with such a key."""
     yield from _token_problems(f"{key}.token", node.get("token"))
     for index, pattern in enumerate(node.get("subscriptions", ())):
         try:
@@ -186,7 +185,11 @@ def _is_host(text: str) -> bool:
 def _core_problems(core: Mapping[str, Any], known: Container[Any]) -> Iterator[str]:
     yield from _module_problems(core.get("modules", []))
     for index, rule in enumerate(core["backend"].get("retention", [])):
-        yield from _retention_problems(f"event_core.backend.retention[{index}]", rule)
+        key = f"event_core.backend.retention[{index}]"
+        if not any(limit in rule for limit in LIMITS):
+            yield f"{key}: expected at least one of {', '.join(LIMITS)}"
+        if math.isnan(rule.get("duration", 0)):
+            yield f"{key}.duration: nan: expected a number"
     server = core.get("eventer_server", {})
     key = "event_core.eventer_server"
     yield from _client_problems(f"{key}.clients", server.get("clients", []), key, server, known)
@@ -277,10 +280,3 @@ def _module_problems(confs: Iterable[Mapping[str, Any]]) -> Iterator[str]:
             yield from [describe(error, path) for error in modules.errors(conf)]
         except errors.ModuleError as e:
             yield f"{key_of([*path, 'module'])}: {e}"
-
-
-def _retention_problems(key: str, rule: Mapping[str, Any]) -> Iterator[str]:
-    if not any(limit in rule for limit in LIMITS):
-        yield f"{key}: expected at least one of {', '.join(LIMITS)}"
-    if math.isnan(rule.get("duration", 0)):
-        yield f"{key}.duration: nan: expected a number"

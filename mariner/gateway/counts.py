@@ -1,11 +1,9 @@
-"""What a gateway counts, as one tree.
+"""What a gateway counts, as one tree. Belongs to the event loop's thread.
 
 Its parts count in plain attributes (``ServerStats``, accounts, cursors, the store). :func:`tree`
 reads them when somebody asks: ``/metrics`` has a row for each place in it (``metrics.FAMILIES``),
-``mariner status`` the fields that its structs name (``status``), and the console reads both. The
-audit trail has the registrations of the same accounts.
-
-Belongs to the event loop's thread.
+``mariner status`` the fields that its structs name; the console reads both. The audit trail has the
+registrations of the same accounts.
 """
 
 import asyncio
@@ -55,9 +53,7 @@ Node: TypeAlias = dict[str, Any]
 class Wire(NamedTuple):
     """A kind of connections, the value of the label ``wire``.
 
-    Attributes:
-        connections: returns the open ones.
-        has_clients: whether its peers are clients, who register and are notified.
+    ``connections`` returns the open ones. ``has_clients``: its peers register and are notified.
     """
 
     stats: ServerStats
@@ -123,7 +119,12 @@ def tree(gateway: Counted) -> Node:
         else _cursors_by_client(core.cursors, gateway.access.authenticators["mariner"].names),
         "log": logs.counts()._asdict(),
         "wires": {name: _wire(wire) for name, wire in wires.items()},
-        "rsb": next((_rsb(i.stats) for i in wires.values() if isinstance(i.stats, RsbStats)), None),
+        "rsb": {
+            "relayed": rsb.relayed,
+            "unsent": {"nobody there": 0, "invalid": 0, **rsb.unsent},
+        }
+        if "rsb" in wires and isinstance(rsb := wires["rsb"].stats, RsbStats)
+        else None,
         "quotas": {
             wire: {account.name: _met(account) for account in accounts if account.hits}
             for wire, accounts in gateway.accounts.items()
@@ -164,6 +165,9 @@ def _cursors_by_client(cursors: Cursors, clients: Collection[str]) -> Node:
     }
 
 
+_COUNTS: Final = "clients", "declined", "events_registered", "events_notified", "outcome_unknown"
+
+
 def _wire(wire: Wire) -> Node:
     stats = wire.stats
     node: Node = {
@@ -177,11 +181,7 @@ def _wire(wire: Wire) -> Node:
     connections = wire.connections()
     unread_bytes = [i.unread_bytes for i in connections]
     return node | {
-        "clients": stats.clients,
-        "declined": stats.declined,
-        "events_registered": stats.events_registered,
-        "events_notified": stats.events_notified,
-        "outcome_unknown": stats.outcome_unknown,
+        **{name: getattr(stats, name) for name in _COUNTS},
         "rejected": sum(stats.rejected.values()),
         "rejections": _of_all(Refusal, stats.rejected),
         "frames": {"in": stats.frames_in, "out": stats.frames_out},
@@ -197,11 +197,6 @@ def _of_all(reasons: type[StrEnum], counts: Mapping[str, int]) -> Node:
     return {reason.value: counts.get(reason, 0) for reason in reasons}
 
 
-def _rsb(stats: RsbStats) -> Node:
-    unsent = {"nobody there": 0, "invalid": 0, **stats.unsent}
-    return {"relayed": stats.relayed, "unsent": unsent}
-
-
 def _met(account: Account) -> Node:
     """Of a client that met its quota: others have none, so that peers cannot add series."""
     throttle = account.throttle
@@ -213,15 +208,10 @@ def _met(account: Account) -> Node:
 
 
 def _remote(remote: RemoteServer) -> Node:
-    node: Node = {
-        "name": remote.name,
-        "is_connected": remote.is_connected,
-        "refused_events": remote.refused_events,
-    }
+    names = ["name", "is_connected", "refused_events"]
     if isinstance(remote, Replication):
-        for name in ("is_synced", "lag_s", "lag_events", "ahead_s"):
-            node[name] = getattr(remote, name)
-    return node
+        names += ["is_synced", "lag_s", "lag_events", "ahead_s"]
+    return {name: getattr(remote, name) for name in names}
 
 
 # --- mariner status -------------------------------------------------------------------------
@@ -238,7 +228,7 @@ class StatusReport:
         self._started = datetime.now(UTC)
         self._started_s = time.monotonic()
         for control in gateway.controls:
-            control.handle("status", self._on_request, is_for_any=True)
+            control.handle("status", lambda _: self.collect(), is_for_any=True)
 
     async def collect(self) -> GatewayStatus:
         """The status now."""
@@ -286,11 +276,9 @@ class StatusReport:
     def _slowest(self) -> Steps[list[ConnectionStatus]]:
         found: list[tuple[float, int, int, ConnectionStatus]] = []
         for name, wire in self._gateway.wires.items():
-            for stream in wire.connections():
-                if unread_bytes := stream.unread_bytes:
-                    of = ConnectionStatus(
-                        name, stream.client, stream.peer, unread_bytes, stream.behind_s
-                    )
+            for i in wire.connections():
+                if unread_bytes := i.unread_bytes:
+                    of = ConnectionStatus(name, i.client, i.peer, unread_bytes, i.behind_s)
                     found.append((of.behind_s, unread_bytes, len(found), of))
                 yield
         return [i[-1] for i in heapq.nlargest(limits.MAX_SLOWEST, found)]
@@ -336,9 +324,6 @@ class StatusReport:
             for name, limit in bounds.items()
         }
 
-    async def _on_request(self, argument: Any) -> GatewayStatus:
-        return await self.collect()
-
 
 async def _oldest(backend: Backend) -> str | None:
     params = QueryTimeseriesParams(order=Order.ASCENDING, max_results=1)
@@ -352,16 +337,9 @@ async def _oldest(backend: Backend) -> str | None:
 
 def _cursors(cursors: Cursors) -> list[Node]:
     found = sorted(cursors, key=lambda i: (-i.lag_s, i.client, i.name))[: core_limits.MAX_CURSORS]
+    names = "client", "name", "lag_events", "lag_s", "n_parked"
     return [
-        {
-            "client": i.client,
-            "name": i.name,
-            "lag_events": i.lag_events,
-            "lag_s": i.lag_s,
-            "is_connected": i.holder is not None,
-            "n_parked": i.n_parked,
-        }
-        for i in found
+        {j: getattr(i, j) for j in names} | {"is_connected": i.holder is not None} for i in found
     ]
 
 

@@ -26,10 +26,8 @@ REQUEST: Final = "cursors"
 class CursorRequest(msgspec.Struct, frozen=True):
     """A request; ``client`` and ``name`` are empty for ``list``.
 
-    Attributes:
-        ids: ``reset``: where it goes on, for each server; ``redeliver``, ``drop``: parked events,
-            none for all of them.
-        operator: as the sender says, for the audit trail; empty: unknown.
+    ``ids`` are where it goes on, for each server (``reset``), or parked events, none for all
+    (``redeliver``, ``drop``). ``operator`` is for the audit trail, as the sender says.
     """
 
     do: Literal["list", "show", "reset", "delete", "redeliver", "drop"]
@@ -40,13 +38,10 @@ class CursorRequest(msgspec.Struct, frozen=True):
 
 
 class CursorInfo(msgspec.Struct, frozen=True):
-    """A cursor, for people and programs.
+    """A cursor, for people and programs; times are in seconds since 1970.
 
-    Attributes:
-        seen: the last event that was acknowledged, of each server.
-        created, acked: when, in seconds since 1970; None: never.
-        lag_events: events behind it, at most ``limits.MAX_LAG_EVENTS``.
-        lag_s: age of the oldest of them.
+    ``seen``: the last event that was acknowledged, of each server. ``lag_events``: events behind
+    it, at most ``limits.MAX_LAG_EVENTS``; ``lag_s``: age of the oldest of them.
     """
 
     client: str
@@ -79,9 +74,8 @@ class CursorAnswer(msgspec.Struct, frozen=True):
 def ask(socket: Path, request: CursorRequest, to: Addressee) -> CursorAnswer:
     """Ask a running gateway through its control socket; blocks.
 
-    Raises:
-        ConfigurationError: the gateway has another version, and does not know such a request.
-        ControlError: there is no such cursor or parked event, or no answer.
+    Raises ControlError if there is no such cursor or parked event, or no answer;
+    ConfigurationError if the gateway has another version, and does not know such a request.
     """
     told = client.request(
         socket,
@@ -97,10 +91,7 @@ def ask(socket: Path, request: CursorRequest, to: Addressee) -> CursorAnswer:
 async def answer(cursors: Cursors, argument: Any) -> Any:
     """Answer a request (``control.server.HandlerCb``).
 
-    Raises:
-        ConfigurationError: it is not one.
-        ControlError: there is no such cursor.
-        EventerBridgeError: the store failed.
+    Raises ConfigurationError if it is none, ControlError without such a cursor, EventerBridgeError.
     """
     try:
         request = msgspec.convert(argument, CursorRequest)

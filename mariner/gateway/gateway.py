@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import functools
 import logging
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hat import aio
@@ -35,7 +36,7 @@ from eventer_bridge.net.quota import Descriptors
 from eventer_bridge.net.stats import ServerStats
 from eventer_bridge.remote import relay, replication
 from eventer_bridge.remote.relay import RelayCore
-from eventer_bridge.resources import Resource
+from eventer_bridge.resources import Resource, closed_on_error
 from eventer_bridge.rsb import bridge as rsb_bridge
 from eventer_bridge.rsb.event import parse_scope
 from mariner import limits, server
@@ -43,7 +44,7 @@ from mariner.gateway import access, cursor_requests
 from mariner.gateway import config as configs
 from mariner.gateway.counts import RegistrationsAudit, RemoteServer, Wire
 from mariner.gateway.metrics import CountsCollector, Metrics
-from mariner.gateway.tracing import TracesConfig, Tracing
+from mariner.gateway.tracing import Tracing
 
 if TYPE_CHECKING:
     from eventer_bridge.remote.monitor import Monitor
@@ -57,39 +58,27 @@ _EVENTER: Final = "event_core.eventer_server"
 async def create(config: configs.GatewayConfig, *, accept_loss: bool = False) -> "Gateway":
     """Start a gateway.
 
-    Args:
-        config: its configuration.
-        accept_loss: continue without acknowledged events, if the store lost some, or others of its
-            group may have some that it has not.
-
-    Raises:
-        ConfigurationError: a certificate or a schema cannot be used.
-        StorageError: the store cannot be opened.
-        OSError: an address cannot be listened on.
-        LimitError: the limit of open files is too low.
+    ``accept_loss``: continue without acknowledged events, if the store lost some, or others of its
+    group may have some that it has not. Raises ConfigurationError (a certificate or a schema),
+    StorageError (the store cannot be opened), OSError (an address cannot be listened on) and
+    LimitError (the limit of open files is too low).
     """
     gateway = Gateway(config, accept_loss=accept_loss)
-    try:
+    async with closed_on_error(gateway):
         await gateway._start()
-    except BaseException:
-        await aio.uncancellable(gateway.async_close())
-        raise
     return gateway
 
 
 async def rehearse(config: configs.GatewayConfig) -> None:
     """Make everything of a gateway that neither listens nor needs its store, and close it again.
 
-    Modules are created as well: with an engine whose events are not stored.
-
-    Raises:
-        ConfigurationError: a certificate, key, token or schema cannot be used.
-        ModuleError: a module cannot be created.
+    Modules are created as well: with an engine whose events are not stored. Raises
+    ConfigurationError, and ModuleError if one cannot be created.
     """
     checks = ScryptChecks()
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(checks.async_close)
-        made = access.ext_create(config, checks)
+        made = access.create(config, checks)
         stack.push_async_callback(made.schemas.async_close)
         if config.event_core is not None:
             backend = dummy.DummyBackend()
@@ -109,18 +98,14 @@ class Prepared(NamedTuple):
 
 
 class Gateway(Resource):
-    """See the module. Made by :func:`create`.
-
-    It closes by itself if one of its parts closes (for example, a store that fails):
-    :attr:`failed` says which.
+    """See the module. Made by :func:`create`. It closes by itself if one of its parts closes.
 
     Attributes:
         config, access: in use.
-        core: registers events.
         backend: the store; None: there is none, in relay mode.
         mariner, eventer_server, rsb, http: what listens; None: it is not configured.
         is_reloaded: whether the last reload succeeded, for metrics.
-        failed: the part that closed by itself, and so closed the gateway; None: no part did.
+        failed: the part that closed by itself (a store that fails); None: no part did.
         waits_for: the part that closing waits for now; may be read on any thread.
     """
 
@@ -137,7 +122,7 @@ class Gateway(Resource):
         self._http_stats = ServerStats()
         self.is_reloaded = True
         self._checks = ScryptChecks()
-        self.access = access.ext_create(config, self._checks)
+        self.access = access.create(config, self._checks)
         self._connectors: dict[str, access.Connector] = {}
         self._control: ControlServer | None = None
         self._tracing: Tracing | None = None
@@ -185,36 +170,33 @@ class Gateway(Resource):
         of_store = self.backend.control if isinstance(self.backend, RocksDbBackend) else None
         return [i for i in (of_store, self._control) if i is not None]
 
-    async def prepare(self, wanted: configs.GatewayConfig) -> "Prepared":
+    async def prepare(self, wanted: configs.GatewayConfig) -> Prepared:
         """Read and check everything that another configuration replaces; replaces nothing."""
-        return await asyncio.to_thread(self._ext_prepare, self.config, self.access, wanted)
+        return await asyncio.to_thread(self._prepare, self.config, self.access, wanted)
 
-    def _ext_prepare(
+    def _prepare(
         self, running: configs.GatewayConfig, before: access.Access, wanted: configs.GatewayConfig
-    ) -> "Prepared":
+    ) -> Prepared:
         config = configs.taken_on(running, wanted)
-        made = access.ext_create(config, self._checks, (running, before), wanted)
+        made = access.create(config, self._checks, (running, before), wanted)
         changed = set(configs.differences(running, config))
         contents = before.contents
         changed |= {i for i in made.contents if i in contents and contents[i] != made.contents[i]}
         needs_restart = sorted(configs.differences(config, wanted))
         return Prepared(config, made, sorted(changed), needs_restart)
 
-    async def use(self, prepared: "Prepared") -> None:
+    async def use(self, prepared: Prepared) -> None:
         """Replace what was prepared, last; nothing else may be prepared meanwhile.
 
         New connections have the new certificates and clients at once; see ``ClientService.reload``
-        for those that are there. Remote servers get the new token or certificate when they are
-        connected to the next time.
-
-        Raises:
-            ControlError: the gateway is stopping.
+        for those that are there, and remote servers when they are connected to the next time.
+        Raises ControlError if the gateway is stopping.
         """
         if not self.is_open:
             raise ControlError("the gateway is stopping")
         before, self.config = self.config, prepared.config
         schemas, self.access = self.access.schemas, prepared.access
-        made = self.access
+        made = prepared.access
         for key, connector in self._connectors.items():
             connector.connect = made.connects[key]
         if self.rsb is not None and (core := self.config.event_core) and core.rsb is not None:
@@ -247,7 +229,13 @@ class Gateway(Resource):
         metrics = Metrics()
         self._observe_query = metrics.observe_query
         if config.traces is not None:
-            self._trace(config.traces, metrics)
+            tracing = self._tracing = Tracing(config.traces, config.name)
+
+            def observe(params: QueryParams, seconds: float) -> None:
+                metrics.observe_query(params, seconds)
+                tracing.observe_query(params, seconds)
+
+            self._observe_query = observe
         if config.eventer is not None:
             remote = config.eventer
             self.core = relay.RelayCore(f"{remote.host}:{remote.port}", self._connector("eventer"))
@@ -288,26 +276,22 @@ class Gateway(Resource):
             )
             self._own(self.http, "http server")
         if config.control is not None:
-            try:
-                self._control = await control_server.listen(config.control)
-            except OSError as e:
-                raise OSError(e.errno, f"{config.control}: {e.strerror}") from e
-            if config.event_core and isinstance(config.event_core.backend, configs.RocksDbConfig):
-                self._control.store = config.event_core.backend.path
-            self._own(self._control, "control socket")
+            self._control = await self._listen_to_operators(config.control)
         if self.core.cursors is not None:
             answer = functools.partial(cursor_requests.answer, self.core.cursors)
             for control in self.controls:
                 control.handle(cursor_requests.REQUEST, answer)
 
-    def _trace(self, config: TracesConfig, metrics: Metrics) -> None:
-        tracing = self._tracing = Tracing(config, self.config.name)
-
-        def observe(params: QueryParams, seconds: float) -> None:
-            metrics.observe_query(params, seconds)
-            tracing.observe_query(params, seconds)
-
-        self._observe_query = observe
+    async def _listen_to_operators(self, path: Path) -> ControlServer:
+        try:
+            control = await control_server.listen(path)
+        except OSError as e:
+            raise OSError(e.errno, f"{path}: {e.strerror}") from e
+        core = self.config.event_core
+        if core is not None and isinstance(core.backend, configs.RocksDbConfig):
+            control.store = core.backend.path
+        self._own(control, "control socket")
+        return control
 
     def _log_limits(self) -> None:
         found = self._descriptors
@@ -336,24 +320,18 @@ class Gateway(Resource):
             self._own(part, f"replication of server {remote.server_id}")
             self._replications.append(part)
         if config.eventer_server is not None:
-            self.eventer_server = await self._listen(core, config.eventer_server)
+            listener = config.eventer_server
+            self.eventer_server = await eventer_server.listen(
+                core,
+                chatter.Address(listener.host, listener.port, listener.tls is not None),
+                self.access.authenticators[_EVENTER],
+                tls=self.access.contexts.get(_EVENTER),
+                admission=self._admission,
+                observe_query=self._observe_query,
+            )
             self._own(self.eventer_server, "eventer server")
         if config.monitor is not None:
-            # slow to import, and few gateways have a monitor
-            from eventer_bridge.remote import monitor  # noqa: PLC0415
-
-            assert config.eventer_server is not None
-            assert self.eventer_server is not None
-            member = monitor.Member(
-                self.config.name,
-                config.monitor.group,
-                self.eventer_server.address,
-                tokens.read_own(config.eventer_server.token, "event_core.eventer_server.token"),
-            )
-            address = chatter.Address(config.monitor.host, config.monitor.port)
-            self._monitor = monitor.Monitor(
-                core, address, member, self._replications, accepts_loss=self._accept_loss
-            )
+            self._monitor = self._join(config, config.monitor, core)
             self._own(self._monitor, "monitor")
         if config.rsb is not None:
             self.rsb = await rsb_bridge.create(
@@ -365,15 +343,19 @@ class Gateway(Resource):
             self._own(self.rsb, "RSB bridge")
         return core
 
-    async def _listen(self, core: EventCore, config: configs.EventerServerConfig) -> EventerServer:
-        return await eventer_server.listen(
-            core,
-            chatter.Address(config.host, config.port, config.tls is not None),
-            self.access.authenticators[_EVENTER],
-            tls=self.access.contexts.get(_EVENTER),
-            admission=self._admission,
-            observe_query=self._observe_query,
-        )
+    def _join(
+        self, config: configs.CoreConfig, group: configs.MonitorConfig, core: engine.Engine
+    ) -> "Monitor":
+        # slow to import, and few gateways have a monitor
+        from eventer_bridge.remote import monitor  # noqa: PLC0415
+
+        assert config.eventer_server is not None
+        assert self.eventer_server is not None
+        token = tokens.read_own(config.eventer_server.token, f"{_EVENTER}.token")
+        address = self.eventer_server.address
+        member = monitor.Member(self.config.name, group.group, address, token)
+        at = chatter.Address(group.host, group.port)
+        return monitor.Monitor(core, at, member, self._replications, accepts_loss=self._accept_loss)
 
     def _rsb_settings(self, config: configs.RsbConfig) -> rsb_bridge.BridgeSettings:
         return rsb_bridge.BridgeSettings(

@@ -1,10 +1,8 @@
-"""HTTP for operators: ``/healthz``, ``/readyz`` and ``/metrics``.
+"""HTTP for operators: ``/healthz``, ``/readyz`` and ``/metrics`` (Prometheus text format).
 
-* ``/healthz``: 200 while the process lives and its event loop turns.
-* ``/readyz``: 200 while the status is OPERATIONAL and nothing is stuck (see
-  ``EventCore.check_ready``), else 503; the body has the status, and why it is not ready.
-  Nothing is registered to find out.
-* ``/metrics``: Prometheus text format.
+``/healthz`` is 200 while the process lives and its event loop turns, ``/readyz`` while the status
+is OPERATIONAL and nothing is stuck (``EventCore.check_ready``), else 503; the body has the status,
+and why. Nothing is registered to find out.
 
 It shows the state of the gateway, never its events; listen on loopback or an inner network. A
 connection is for one request, without a body, and has a few seconds for it and its answer. A peer
@@ -28,7 +26,7 @@ from eventer_bridge.core.base import EventCore
 from eventer_bridge.errors import EventerBridgeError
 from eventer_bridge.net import Acceptor, Admission, Slot
 from eventer_bridge.net.stats import CloseReason, ServerStats
-from eventer_bridge.resources import Resource
+from eventer_bridge.resources import Resource, closed_on_error
 from mariner import limits
 
 mlog = logging.getLogger(__name__)
@@ -48,14 +46,11 @@ async def listen(
     Raises OSError if the address cannot be listened on.
     """
     server = HttpServer(core, registry)
-    try:
+    async with closed_on_error(server):
         await server._runner.setup()
         server._acceptor = await net.listen(
             host, port, server._create_connection, admission=admission, stats=stats
         )
-    except BaseException:
-        await aio.uncancellable(server.async_close())
-        raise
     return server
 
 
@@ -135,11 +130,10 @@ class _Connection(web.RequestHandler):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self._slot.when_taken(self._abort)
-        self._slot.share.when_lost(lambda: self._abort_for(CloseReason.TOO_MUCH_BUFFERED))
+        self._slot.share.when_lost(lambda: self._abort(CloseReason.TOO_MUCH_BUFFERED))
         left_s = self._slot.accepted_at + limits.HTTP_TIMEOUT_S - time.monotonic()
-        self._timer = asyncio.get_running_loop().call_later(
-            left_s, self._abort_for, "request timeout"
-        )
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(left_s, self._abort, "request timeout")
 
     @override
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -168,12 +162,10 @@ class _Connection(web.RequestHandler):
         """Log errors of peers for debugging only: the answer says what is wrong."""
         mlog.debug("HTTP request failed", extra={"peer": self._slot.peer}, exc_info=True)
 
-    def _abort_for(self, reason: str) -> None:
-        extra = {"peer": self._slot.peer, "reason": reason}
-        mlog.warning("closing HTTP connection", extra=extra)
-        self._abort()
-
-    def _abort(self) -> None:
+    def _abort(self, reason: str | None = None) -> None:
+        if reason is not None:
+            extra = {"peer": self._slot.peer, "reason": reason}
+            mlog.warning("closing HTTP connection", extra=extra)
         if self.transport is not None:
             self.transport.abort()
 

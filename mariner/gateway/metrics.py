@@ -240,21 +240,27 @@ class RsbLatency(Histogram):
                 part.observe(max(0, end_us - begin_us) / self._US)
 
 
+_SYNC: Final = "Duration of a sync to disk, the last one of each commit"
+_LATE: Final = "Time by which a periodic call of the event loop was late"
+_HISTOGRAMS: Final[tuple[tuple[str, str, Sequence[float], Sequence[str]], ...]] = (
+    ("commit_seconds", "Duration of a group commit, synced to disk", _LATENCY_BOUNDS_S, ()),
+    ("commit_events", "Events of a group commit", _GROUP_BOUNDS, ()),
+    ("sync_seconds", _SYNC, _LATENCY_BOUNDS_S, ()),
+    ("loop_lag_seconds", _LATE, _LATENCY_BOUNDS_S, ()),
+    ("query_seconds", "Time from a query's turn to its answer", _LATENCY_BOUNDS_S, ["type"]),
+)
+
+
 class Metrics:
     """The registry and the durations of one gateway."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        commit = self._histogram("commit_seconds", "Duration of a group commit, synced to disk")
-        events = self._histogram("commit_events", "Events of a group commit", _GROUP_BOUNDS)
-        text = "Duration of a sync to disk, the last one of each commit"
-        sync = self._histogram("sync_seconds", text)
-        text = "Time by which a periodic call of the event loop was late"
-        loop_lag = self._histogram("loop_lag_seconds", text)
-        text = "Time from a query's turn to its answer"
-        query = self._histogram("query_seconds", text, labels=["type"])
+        made = [Histogram(f"mariner_{i[0]}", i[1], i[2], i[3]) for i in _HISTOGRAMS]
+        commit, events, sync, loop_lag, query = made
         self.rsb = RsbLatency()
-        self.registry.register(self.rsb)
+        for histogram in (*made, self.rsb):
+            self.registry.register(histogram)
         self.on_commit = CommitObserver(events.of().observe, commit.of().observe, sync.of().observe)
         self._observe_loop_lag = loop_lag.of().observe
         self._observe_query = cache(lambda kind: query.of(query_name(kind)).observe)
@@ -262,17 +268,6 @@ class Metrics:
         Info("mariner_build", "Version of the gateway", registry=self.registry).info(
             {"version": __version__}
         )
-
-    def _histogram(
-        self,
-        name: str,
-        text: str,
-        bounds: Sequence[float] = _LATENCY_BOUNDS_S,
-        labels: Sequence[str] = (),
-    ) -> Histogram:
-        made = Histogram(f"mariner_{name}", text, bounds, labels)
-        self.registry.register(made)
-        return made
 
     def observe_query(self, params: QueryParams, seconds: float) -> None:
         """A query was answered."""

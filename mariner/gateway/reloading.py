@@ -1,9 +1,8 @@
 """Reloading the configuration of a running gateway, at ``mariner reload`` or SIGHUP.
 
-The file is read again, with all files it names. If anything is wrong, everything stays as it was,
-and the log and the answer say why. Otherwise everything that differs is replaced at once, see
-``config.taken_on``; the log and the answer name it, and what takes a restart. Nothing of it has a
-secret.
+The file is read again, with all files it names. If anything is wrong, everything stays as it was.
+Otherwise everything that differs is replaced at once (``config.taken_on``). The log and the answer
+say what, what takes a restart, or why not; never a secret.
 
 :func:`watch` reloads when the file changes, or one that it names. Files are compared by content: it
 does not matter whether they are written, renamed, or behind a symbolic link that Kubernetes swaps.
@@ -16,7 +15,6 @@ import hashlib
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from eventer_bridge.errors import ConfigurationError, EventerBridgeError
 from eventer_bridge.resources import read_regular
@@ -32,8 +30,7 @@ audit = logging.getLogger("audit")
 class Reloader:
     """See the module. Belongs to the event loop's thread.
 
-    Attributes:
-        wanted: what was last read from the file, whether it could be used or not.
+    ``wanted`` is what was last read from the file, whether it could be used or not.
     """
 
     def __init__(self, path: Path, gateway: Gateway) -> None:
@@ -43,14 +40,12 @@ class Reloader:
         self._lock = asyncio.Lock()
         for control in gateway.controls:
             control.configuration = path
-            control.handle("reload", self._on_request)
+            control.handle("reload", lambda _: self.reload())
 
     async def reload(self) -> dict[str, list[str]]:
         """Reload, one after the other; returns keys: ``changed`` (replaced) and ``needs_restart``.
 
-        Raises:
-            ConfigurationError: the configuration cannot be used.
-            ControlError: the gateway is stopping.
+        Raises ConfigurationError, and ControlError if the gateway is stopping.
         """
         async with self._lock:
             try:
@@ -89,12 +84,8 @@ class Reloader:
         mlog.log(level, "configuration reloaded", extra=report)
         return report
 
-    async def _on_request(self, argument: Any) -> dict[str, list[str]]:
-        return await self.reload()
-
 
 def _audit(report: Mapping[str, Sequence[str]]) -> None:
-    """A line, or several if there is much of it."""
     changes = [(what, key) for what, keys in report.items() for key in keys]
     for first in range(0, max(len(changes), 1), limits.AUDITED_ITEMS):
         extra: dict[str, list[str]] = {what: [] for what in report}
@@ -112,7 +103,7 @@ def _configure_log(wanted: GatewayConfig, running: GatewayConfig, path: Path) ->
             except ConfigurationError:
                 logs.configure(running.log, running.audit)
                 raise
-        logs.ext_reopen()
+        logs.reopen()
     except ConfigurationError as e:
         raise ConfigurationError(f"{path}: {e}") from e
 
@@ -122,20 +113,21 @@ async def watch(path: Path, reloader: Reloader) -> None:
 
     A reload that fails is not tried again until something else changes.
     """
-    used = before = await asyncio.to_thread(_ext_look, path, reloader.wanted)
+    used = before = await asyncio.to_thread(_look, path, reloader.wanted)
     while True:
         await asyncio.sleep(limits.WATCH_PERIOD_S)
-        now = await asyncio.to_thread(_ext_look, path, reloader.wanted)
+        now = await asyncio.to_thread(_look, path, reloader.wanted)
         if now == before != used:
             await reloader.try_reload()
             # the configuration may name other files now
-            after = await asyncio.to_thread(_ext_look, path, reloader.wanted)
+            after = await asyncio.to_thread(_look, path, reloader.wanted)
             used = {key: now.get(key, value) for key, value in after.items()}
         before = now
 
 
-def _ext_look(path: Path, wanted: GatewayConfig) -> dict[str, object]:
-    found = access.ext_contents(wanted)
+def _look(path: Path, wanted: GatewayConfig) -> dict[str, object]:
+    """What tells whether a file has changed. Any thread; blocks."""
+    found = access.contents_of(wanted)
     try:
         data = read_regular(path, limits.MAX_CONFIGURATION_BYTES)
         found["configuration"] = hashlib.sha256(data).digest()

@@ -1,9 +1,8 @@
 """The answer to ``mariner status``: what a gateway is doing, at one moment.
 
-It is requested through the control socket (``eventer_bridge.control``): the request ``status``
-has :class:`GatewayStatus` as its result. Fields are places in the tree of ``counts``. Counts are
-since the start of the gateway; rates come from two answers (:func:`with_rates`), so that nothing is
-measured while nobody asks.
+The request ``status`` of the control socket has :class:`GatewayStatus` as its result. Fields are
+places in the tree of ``counts``. Counts are since the start of the gateway; rates come from two
+answers (:func:`with_rates`), so that nothing is measured while nobody asks.
 """
 
 from pathlib import Path
@@ -18,12 +17,9 @@ from mariner import limits
 
 
 class QuotaUse(msgspec.Struct, frozen=True):
-    """A bound of a client's quota.
+    """A bound of a client's quota, and how often it was met (``hits``).
 
-    Attributes:
-        used: of rates, the rate, once it is known.
-        spent: of rates, all that was used since it was set.
-        hits: how often it was met.
+    Of rates, ``used`` is the rate, once it is known, and ``spent`` all since it was set.
     """
 
     limit: int
@@ -35,14 +31,9 @@ class QuotaUse(msgspec.Struct, frozen=True):
 class ClientStatus(msgspec.Struct, frozen=True):
     """A configured client, with all its connections; those that share a token are one.
 
-    Attributes:
-        subscriptions: query types of its connections.
-        events_notified: counted on each connection.
-        unread_bytes: that wait for its slowest connection.
-        behind_s: since when that is too slow; 0: it is not.
-        is_held, held_s: whether it is held back to its quota, and for how long it was.
-        quota: its bounds, by name.
-        registered_per_s, notified_per_s: rates, once they are known.
+    ``subscriptions`` are query types of its connections, ``events_notified`` counted on each.
+    ``unread_bytes`` wait for its slowest connection, which is ``behind_s`` (0: it is not too slow).
+    ``is_held``, ``held_s``: whether it is held back to its quota, and for how long it was.
     """
 
     wire: str
@@ -84,12 +75,9 @@ class WireStatus(msgspec.Struct, frozen=True):
 
 
 class StoreStatus(msgspec.Struct, frozen=True):
-    """The store of a gateway; see ``StoreStats``.
+    """The store of a gateway; see ``StoreStats``. ``path``: its directory, if it has one.
 
-    Attributes:
-        path: its directory, if it has one.
-        oldest: timestamp of its oldest event; None: there is none, or finding it took too long.
-        pending_events: that wait for their commit.
+    ``oldest``: timestamp of its oldest event; None: there is none, or finding it took too long.
     """
 
     backend: str
@@ -108,12 +96,7 @@ class StoreStatus(msgspec.Struct, frozen=True):
 
 
 class CursorStatus(msgspec.Struct, frozen=True):
-    """A cursor of a client; its lag is that of the metrics, measured every 10 s.
-
-    Attributes:
-        lag_events: events behind it, at most ``limits.MAX_LAG_EVENTS``.
-        lag_s: age of the oldest of them.
-    """
+    """A cursor of a client (``CursorInfo``); its lag is measured every 10 s."""
 
     client: str
     name: str
@@ -135,19 +118,13 @@ class RemoteStatus(msgspec.Struct, frozen=True):
 
 
 class GatewayStatus(msgspec.Struct, frozen=True):
-    """See the module.
+    """See the module. ``status``: OPERATIONAL or why not; ``not_ready``: why it could not serve.
 
-    Attributes:
-        status: OPERATIONAL or why not, as clients are told.
-        not_ready: why it could not serve now; None: it could.
-        started: in ISO 8601, ``uptime_s`` ago.
-        store: None in relay mode.
-        clients: those that are furthest behind first, then the busiest; so many are left out.
-        slowest: connections that are furthest behind.
-        cursors: those that are furthest behind first; at most ``limits.MAX_CURSORS``.
-        days_left: of certificates and revocation lists, by their keys.
-        is_reloaded: whether the last reload, if any, succeeded.
-        errors: the last lines of the log that are errors, oldest first.
+    ``started`` is in ISO 8601, ``uptime_s`` ago. ``store``: None in relay mode. Clients, slowest
+    connections and cursors (at most ``limits.MAX_CURSORS``) come with those that are furthest
+    behind first, then the busiest; so many clients are left out. ``days_left`` are of certificates
+    and revocation lists, by their keys. ``is_reloaded``: whether the last reload, if any,
+    succeeded. ``errors``: the last lines of the log that are errors, oldest first.
     """
 
     name: str
@@ -187,31 +164,24 @@ def with_rates(before: GatewayStatus, after: GatewayStatus) -> GatewayStatus:
     clients = {(i.wire, i.name): i for i in before.clients}
     return replace(
         after,
-        wires={
-            name: _rates(before.wires[name], wire, seconds) if name in before.wires else wire
-            for name, wire in after.wires.items()
-        },
-        clients=[
-            _client_rates(clients[i.wire, i.name], i, seconds) if (i.wire, i.name) in clients else i
-            for i in after.clients
-        ],
+        wires={name: _rated(before.wires.get(name), i, seconds) for name, i in after.wires.items()},
+        clients=[_rated(clients.get((i.wire, i.name)), i, seconds) for i in after.clients],
     )
 
 
-def _rates(before: Any, after: Any, seconds: float) -> Any:
-    return replace(
+def _rated(before: Any, after: Any, seconds: float) -> Any:
+    if before is None:
+        return after
+    rated = replace(
         after,
         registered_per_s=(after.events_registered - before.events_registered) / seconds,
         notified_per_s=(after.events_notified - before.events_notified) / seconds,
     )
-
-
-def _client_rates(before: ClientStatus, after: ClientStatus, seconds: float) -> ClientStatus:
-    quota = {
-        name: _quota_rate(before.quota.get(name), use, seconds) for name, use in after.quota.items()
-    }
-    rated: ClientStatus = _rates(before, after, seconds)
-    return replace(rated, quota=quota)
+    if not isinstance(after, ClientStatus):
+        return rated
+    old = before.quota
+    uses = {i: _quota_rate(old.get(i), use, seconds) for i, use in after.quota.items()}
+    return replace(rated, quota=uses)
 
 
 def _quota_rate(before: QuotaUse | None, after: QuotaUse, seconds: float) -> QuotaUse:

@@ -1,14 +1,11 @@
 """The end of the process: requested by a signal or a failure, and bounded whatever hangs.
 
-A thread of its own takes SIGTERM and SIGINT, so that neither a busy event loop nor a thread
-blocked by the disk can delay them. It has the loop stop the gateway in order. If the process is
-still there ``limits.MAX_STOP_S`` later, the thread logs what it waits for and ends it with
-:data:`EXIT_STUCK`. Everything acknowledged is on disk even then. SIGHUP, which it takes as well,
-ends nothing: it requests a reload.
-
-A thread that dies of an uncaught exception is a failure of the process: it stops in the same way,
-so that a supervisor restarts it, rather than continue without a part of itself.
-:class:`Supervisor` tells systemd how the process is.
+A thread of its own takes SIGTERM and SIGINT, so that neither a busy event loop nor a thread blocked
+by the disk can delay them. It has the loop stop the gateway in order. If the process is still there
+``limits.MAX_STOP_S`` later, the thread logs what it waits for and ends it with :data:`EXIT_STUCK`.
+Everything acknowledged is on disk even then. SIGHUP requests a reload. A thread that dies of an
+uncaught exception stops the process in the same way, so that a supervisor restarts it, rather than
+continue without a part of itself.
 """
 
 import asyncio
@@ -39,23 +36,16 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def block_signals() -> None:
-    """Leave the signals to a :class:`Stopper`.
-
-    Call it on the main thread before starting any other: they inherit it.
-    """
+    """Leave the signals to a :class:`Stopper`: on the main thread, before starting any other."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
 
 
 class Stopper:
     """See the module. Block signals first (:func:`block_signals`).
 
-    Args:
-        on_stop: requests an orderly stop. Called once, not on the loop's thread.
-        waits_for: returns the part that an orderly stop is waiting for, for the log.
-        on_hangup: requests a reload, at each SIGHUP. Called as ``on_stop``.
-
-    Attributes:
-        failure: why the process stops; None: a signal from outside requested it.
+    ``on_stop`` requests an orderly stop, once, and ``on_hangup`` a reload; neither on the loop's
+    thread. ``waits_for`` returns what the stop waits for. ``failure``: why it stops; None: by a
+    signal.
     """
 
     def __init__(
@@ -82,9 +72,6 @@ class Stopper:
                 self._on_hangup()
             self._on_stop()
         time.sleep(limits.MAX_STOP_S)  # normally the process ends first, and this thread with it
-        self._give_up()
-
-    def _give_up(self) -> None:
         try:
             _log_hang(self._waits_for())
             logs.close()

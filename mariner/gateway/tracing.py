@@ -111,13 +111,13 @@ class Tracing(Observer):
         """Send what is left; bounded in time."""
         loop, done = asyncio.get_running_loop(), asyncio.Event()
 
-        def ext_stop() -> None:
+        def stop() -> None:
             self._provider.shutdown()
             with contextlib.suppress(RuntimeError):  # the loop is closed: it took too long
                 loop.call_soon_threadsafe(done.set)
 
         # not one of asyncio's threads, for which the process would wait at its end
-        threading.Thread(target=ext_stop, name="traces", daemon=True).start()
+        threading.Thread(target=stop, name="traces", daemon=True).start()
         await in_time(done.wait(), limits.TRACES_STOP_TIMEOUT_S)
 
     def _on_committed(self, span: "Span", committed: asyncio.Future[None]) -> None:

@@ -18,6 +18,8 @@ Sans I/O; any thread.
 """
 
 import contextlib
+import functools
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
 from typing import Any, Final, NoReturn, cast
@@ -25,23 +27,9 @@ from typing import Any, Final, NoReturn, cast
 import msgspec
 
 from eventer_bridge import limits as core_limits
-from eventer_bridge import payloads
+from eventer_bridge import model, payloads
 from eventer_bridge.errors import InvalidSubscriptionError
-from eventer_bridge.model import (
-    INT64_MAX,
-    INT64_MIN,
-    Event,
-    EventType,
-    Int64,
-    JsonPayload,
-    QueryLatestParams,
-    QueryParams,
-    QueryResult,
-    QueryServerParams,
-    QueryTimeseriesParams,
-    RegisterEvent,
-    Status,
-)
+from eventer_bridge.model import Event, EventType, RegisterEvent
 from eventer_bridge.packed import (
     IS_COMPILED,
     Batch,
@@ -58,42 +46,27 @@ from mariner import limits
 from mariner.errors import ContractError
 from mariner.wire import contract, lenient
 from mariner.wire import messages as wire
-from mariner.wire.messages import (
-    EventsMsg,
-    Histories,
-    InitReq,
-    InitRes,
-    Message,
-    QueryReq,
-    QueryRes,
-    RegisterReq,
-    RegisterRes,
-    StatusMsg,
-)
+from mariner.wire.messages import Message, RegisterReq
 
 _encode: Final[Callable[[Any], bytes]] = msgspec.json.Encoder().encode
 _decode_wire: Final[Callable[[bytes], wire.WireMessage]] = msgspec.json.Decoder(
-    wire.WireMessage
+    functools.reduce(operator.or_, (wire.FORMS.get(i, i) for i in wire.TYPES))
 ).decode
 _decode_query: Final = msgspec.json.Decoder(wire.WireQuery).decode
 _decode_types: Final = msgspec.json.Decoder(wire.Types).decode
 _decode_events: Final = msgspec.json.Decoder(list[Event]).decode
-_decode_status: Final = msgspec.json.Decoder(Status).decode
+_decode_status: Final = msgspec.json.Decoder(model.Status).decode
 _decode_str: Final = msgspec.json.Decoder(str).decode
 _decode_strs: Final = msgspec.json.Decoder(tuple[str, ...]).decode
-_decode_histories: Final = msgspec.json.Decoder(Histories).decode
+_decode_histories: Final = msgspec.json.Decoder(wire.Histories).decode
 _decode_bool: Final = msgspec.json.Decoder(bool).decode
-_decode_int: Final = msgspec.json.Decoder(Int64).decode
+_decode_int: Final = msgspec.json.Decoder(model.Int64).decode
 
 _decode_any: Final = msgspec.json.Decoder(float_hook=lenient.number).decode
 _decode_head: Final = msgspec.json.Decoder(wire.Head).decode
 _decode_raw_events: Final = msgspec.json.Decoder(wire.RawEvents).decode
 
-_OTHERS: Final[frozenset[type[Any]]] = frozenset(
-    {wire.WireQueryReq, wire.WireInitRes, wire.WireRegisterRes}
-)
-"""Messages with another form on the wire."""
-
+_OTHERS: Final = frozenset(wire.FORMS.values())
 _REGISTRATIONS: Final[frozenset[type[Any]]] = frozenset({RegisterReq})
 
 _SHORTEST_REGISTER_REQ: Final = (
@@ -115,14 +88,7 @@ _TOO_DEEP: Final = "JSON is nested too deeply"
 
 
 def decode(message: bytes) -> Message:
-    """Decode a message.
-
-    Args:
-        message: without framing.
-
-    Raises:
-        ContractError: the message is refused; with JSON pointer and reason.
-    """
+    """Decode a message, without framing; raises ContractError if it is refused."""
     try:
         if not message.isascii():
             message.decode()  # raw parts are not checked by msgspec
@@ -135,15 +101,10 @@ def decode(message: bytes) -> Message:
 
 
 def read(message: bytes, types: TypeTable | None) -> Message | Batch:
-    """As :func:`decode`, but a registration is a batch, of these types.
-
-    Args:
-        message: without framing.
-        types: of the wire; None: a registration is decoded, too.
-    """
+    """As :func:`decode`, but a registration is a batch of these types, if there are any."""
     if types is None:
         return decode(message)
-    batch = read_json(message, types) if IS_COMPILED else None
+    batch = read_batch(message, types)
     return _with_batch(decode(message), types) if batch is None else batch
 
 
@@ -208,7 +169,7 @@ def _checked(decoded: wire.WireMessage, message: bytes) -> Message:
     match decoded:
         case RegisterReq():
             _check_payloads(decoded)
-        case InitReq():
+        case wire.InitReq():
             _check_types(decoded.subscriptions, "/subscriptions", "init_req")
         case wire.WireQueryReq():
             # may have additional properties
@@ -217,12 +178,12 @@ def _checked(decoded: wire.WireMessage, message: bytes) -> Message:
             query = _decode_query(message)
             if not isinstance(query, wire.ServerProperties) and query.event_types:
                 _check_types(query.event_types, "/event_types", "query_req")
-            return QueryReq(decoded.query_id, _query_params(query))
+            return wire.QueryReq(decoded.query_id, _query_params(query))
         case wire.WireInitRes():
             return _init_res(decoded)
         case wire.WireRegisterRes():
             return _register_res(decoded)
-        case EventsMsg() | QueryRes():
+        case wire.EventsMsg() | wire.QueryRes():
             _check_received(decoded.events)
     return decoded
 
@@ -255,7 +216,7 @@ def _check_received(events: Sequence[Event]) -> None:
     """Check a server's message: of the bounds of payloads, only depth, because they are stored."""
     for event in events:
         payload = event.payload
-        if type(payload) is JsonPayload and len(payload.data) > payloads.HARMLESS_BYTES:
+        if type(payload) is model.JsonPayload and len(payload.data) > payloads.HARMLESS_BYTES:
             check_depth(bytes(payload.data))
 
 
@@ -269,18 +230,13 @@ def _check_payloads(request: RegisterReq) -> None:
 
 
 def check_payloads(events: Sequence[RegisterEvent], first_index: int = 0) -> None:
-    """Refuse JSON payloads that exceed ``payloads.exceeded``.
+    """Refuse JSON payloads that exceed ``payloads.exceeded``, of events of a ``register_req``.
 
-    Args:
-        events: of a ``register_req``.
-        first_index: position of the first one in the message.
-
-    Raises:
-        ContractError: a payload does; without the request's identifier.
+    ``first_index`` is the first one's. Raises ContractError without the request's identifier.
     """
     for i, event in enumerate(events, first_index):
         payload = event.payload
-        if type(payload) is not JsonPayload or len(payload.data) <= payloads.HARMLESS_BYTES:
+        if type(payload) is not model.JsonPayload or len(payload.data) <= payloads.HARMLESS_BYTES:
             continue
         data = bytes(payload.data)
         check_depth(data)  # not every Python version's decoder refuses it
@@ -292,7 +248,7 @@ def check_payloads(events: Sequence[RegisterEvent], first_index: int = 0) -> Non
 def check_payload_in_steps(event: RegisterEvent, index: int) -> Steps[None]:
     """As :func:`check_payloads`, of one event, which may be large."""
     payload = event.payload
-    if type(payload) is not JsonPayload or len(payload.data) <= payloads.HARMLESS_BYTES:
+    if type(payload) is not model.JsonPayload or len(payload.data) <= payloads.HARMLESS_BYTES:
         return
     data = bytes(payload.data)
     yield
@@ -338,7 +294,6 @@ def _refuse_explained(message: bytes) -> None:
 
 
 def _refuse_unexplained(message: bytes, reason: str, pointer: str = "") -> NoReturn:
-    """Refuse a message for a reason that is not the schema's."""
     head = _decode_head(message)
     value = {
         key: _decode_any(raw)
@@ -377,17 +332,12 @@ def _refuse(value: Any, pointer: str, reason: str) -> NoReturn:
     msg_type = register_id = None
     if isinstance(value, dict):
         msg_type, register_id = value.get("msg_type"), value.get("register_id")
-    if (
-        msg_type != "register_req"
-        or type(register_id) is not int
-        or not INT64_MIN <= register_id <= INT64_MAX
-    ):
-        register_id = None
+    is_id = type(register_id) is int and model.INT64_MIN <= register_id <= model.INT64_MAX
     raise ContractError(
         reason,
         pointer=pointer,
         msg_type=msg_type if isinstance(msg_type, str) else None,
-        register_id=register_id,
+        register_id=register_id if is_id and msg_type == "register_req" else None,
     )
 
 
@@ -397,17 +347,16 @@ def _refuse(value: Any, pointer: str, reason: str) -> NoReturn:
 def encode(message: Message) -> bytes:
     """Encode a message, without framing. STARTING and STOPPING become STANDBY.
 
-    Raises:
-        UnicodeEncodeError: a text has no UTF-8 form (a lone surrogate).
+    Raises UnicodeEncodeError if a text has no UTF-8 form (a lone surrogate).
     """
     match message:
-        case InitRes():
+        case wire.InitRes():
             return _encode(_wire_init_res(message))
-        case StatusMsg():
-            return _encode(StatusMsg(_as_client_sees(message.status)))
-        case RegisterRes():
+        case wire.StatusMsg():
+            return _encode(wire.StatusMsg(_as_client_sees(message.status)))
+        case wire.RegisterRes():
             return _encode(_wire_register_res(message))
-        case QueryReq():
+        case wire.QueryReq():
             return _encode(_wire_query(message))
     return _encode(message)
 
@@ -434,10 +383,7 @@ def encode_events_message(events: Sequence[bytes]) -> bytes:
 
 def encode_register_success(register_id: int, events: bytes) -> bytes:
     """A ``register_res`` of :func:`encode_events`."""
-    return b'{"msg_type":"register_res","register_id":%d,"success":true,"events":[%b]}' % (
-        register_id,
-        events,
-    )
+    return b"".join(register_success_parts(register_id, (events,)))
 
 
 class _RegisterSuccess(msgspec.Struct, gc=False, tag_field="msg_type", tag="register_res"):
@@ -463,13 +409,18 @@ def encode_events_in_steps(
     events: Sequence[Event], *, is_redelivered: bool = False
 ) -> Steps[list[bytes]]:
     """The parts of an ``events`` message, encoded in steps."""
-    encoded = [b'{"msg_type":"events","events":[']
+    end = b'],"redelivered":true}' if is_redelivered else b"]}"
+    return _encode_parts(b'{"msg_type":"events","events":[', event_parts(events), end)
+
+
+def _encode_parts(head: bytes, parts: Iterable[Sequence[Event]], end: bytes) -> Steps[list[bytes]]:
+    encoded = [head]
     comma = b""
-    for some in event_parts(events):
+    for some in parts:
         encoded += (comma, encode_events(some))
         comma = b","
         yield
-    encoded.append(b'],"redelivered":true}' if is_redelivered else b"]}")
+    encoded.append(end)
     return encoded
 
 
@@ -486,68 +437,44 @@ def register_success_parts(
     return [head, *parts, b'],"repeated":true}' if is_repeated else b"]}"]
 
 
-def encode_query_result(query_id: int, result: QueryResult) -> Steps[list[bytes]]:
+def encode_query_result(query_id: int, result: model.QueryResult) -> Steps[list[bytes]]:
     """The parts of a ``query_res``, whose events are encoded in steps; one part if they are few."""
     events = result.events
     end = b'],"more_follows":true}' if result.more_follows else b'],"more_follows":false}'
+    head = b'{"msg_type":"query_res","query_id":%d,"events":[' % query_id
     if isinstance(events, StoredEvents):
-        before = b'{"msg_type":"query_res","query_id":%d,"events":[' % query_id
-        return [encode_stored(events, before, end)]
+        return [encode_stored(events, head, end)]
     if len(events) <= core_limits.STEP_EVENTS:
         n_bytes = sum([len(i.payload.data) for i in events if i.payload is not None])
         if n_bytes <= core_limits.STEP_BYTES:
-            return [_encode(QueryRes(query_id, events, result.more_follows))]
-    encoded = [b'{"msg_type":"query_res","query_id":%d,"events":[' % query_id]
+            return [_encode(wire.QueryRes(query_id, events, result.more_follows))]
     del events
     waiting = yield from cut_in_steps(result.events)
     del result  # each event is freed once encoded, not all of them at once
-    comma = b""
-    while waiting:
-        encoded += (comma, encode_events(waiting.popleft()))
-        comma = b","
-        yield
-    encoded.append(end)
-    return encoded
+    parts = (waiting.popleft() for _ in range(len(waiting)))
+    return (yield from _encode_parts(head, parts, end))
 
 
 # --- between wire and messages ------------------------------------------------------------
 
 
-_PARAMS: Final[dict[type[Any], Callable[..., QueryParams]]] = {
-    wire.LatestProperties: QueryLatestParams,
-    wire.TimeseriesProperties: QueryTimeseriesParams,
-    wire.ServerProperties: QueryServerParams,
-}
-
-
-def _query_params(query: wire.WireQuery) -> QueryParams:
-    params = _PARAMS[type(query)](*msgspec.structs.astuple(query))
-    if not isinstance(params, QueryLatestParams) and (params.max_results or 0) < 0:
+def _query_params(query: wire.WireQuery) -> model.QueryParams:
+    params = wire.QUERIES[type(query)](*msgspec.structs.astuple(query))
+    if not isinstance(params, model.QueryLatestParams) and (params.max_results or 0) < 0:
         raise msgspec.ValidationError("max_results is negative")
     return params
 
 
-_QUERY_TYPES: Final[dict[type[QueryParams], str]] = {
-    QueryLatestParams: "latest",
-    QueryTimeseriesParams: "timeseries",
-    QueryServerParams: "server",
-}
+_QUERY_TYPES: Final = {params: wire.name_of(i) for i, params in wire.QUERIES.items()}
 
 
-def _wire_query(message: QueryReq) -> dict[str, Any]:
+def _wire_query(message: wire.QueryReq) -> dict[str, Any]:
     params = message.params
-    properties = {i: getattr(params, i) for i in params.__struct_fields__}
-    return {
-        "msg_type": "query_req",
-        "query_id": message.query_id,
-        "query_type": _QUERY_TYPES[type(params)],
-        # unset properties are omitted: other servers do not know all of them
-        **{
-            key: i
-            for key, i in properties.items()
-            if key == "persisted" or not (i is None or i is False)
-        },
-    }
+    head = {"msg_type": "query_req", "query_id": message.query_id}
+    properties = msgspec.structs.asdict(params).items()
+    # unset properties are omitted: other servers do not know all of them
+    given = {key: i for key, i in properties if key == "persisted" or not (i is None or i is False)}
+    return {**head, "query_type": _QUERY_TYPES[type(params)], **given}
 
 
 def _required(value: msgspec.Raw | msgspec.UnsetType) -> msgspec.Raw:
@@ -562,14 +489,14 @@ def _check_unused(*raws: msgspec.Raw | msgspec.UnsetType) -> None:
             check_depth(bytes(raw))
 
 
-def _init_res(res: wire.WireInitRes) -> InitRes:
+def _init_res(res: wire.WireInitRes) -> wire.InitRes:
     _check_unused(res.status, res.error, res.extensions, res.histories, res.cursor_resets)
     if not res.success:
-        return InitRes(False, error=_decode_str(_required(res.error)))
+        return wire.InitRes(False, error=_decode_str(_required(res.error)))
     status = _decode_status(_required(res.status))
     unset, extensions, histories = msgspec.UnsetType, res.extensions, res.histories
     resets = res.cursor_resets
-    return InitRes(
+    return wire.InitRes(
         True,
         status=status,
         extensions=() if isinstance(extensions, unset) else _decode_strs(extensions),
@@ -578,10 +505,10 @@ def _init_res(res: wire.WireInitRes) -> InitRes:
     )
 
 
-def _wire_init_res(message: InitRes) -> dict[str, Any]:
+def _wire_init_res(message: wire.InitRes) -> dict[str, Any]:
     res: dict[str, Any] = {"msg_type": "init_res", "success": message.success}
     if message.success:
-        res["status"] = _as_client_sees(message.status or Status.STANDBY)
+        res["status"] = _as_client_sees(message.status or model.Status.STANDBY)
         more = {
             "extensions": message.extensions,
             "histories": message.histories,
@@ -591,22 +518,22 @@ def _wire_init_res(message: InitRes) -> dict[str, Any]:
     return res | {"error": message.error or ""}
 
 
-def _register_res(res: wire.WireRegisterRes) -> RegisterRes:
+def _register_res(res: wire.WireRegisterRes) -> wire.RegisterRes:
     if res.success:
         _check_unused(res.error, res.outcome)
         events = _decode_events(_required(res.events))
         _check_received(events)
         is_repeated = isinstance(res.repeated, msgspec.Raw) and _decode_bool(res.repeated)
-        return RegisterRes(res.register_id, True, events=events, repeated=is_repeated)
+        return wire.RegisterRes(res.register_id, True, events=events, repeated=is_repeated)
     _check_unused(res.events, res.repeated)
     error, outcome = (
         None if isinstance(i, msgspec.UnsetType) else _decode_str(i)
         for i in (res.error, res.outcome)
     )
-    return RegisterRes(res.register_id, False, error=error, outcome=outcome)
+    return wire.RegisterRes(res.register_id, False, error=error, outcome=outcome)
 
 
-def _wire_register_res(message: RegisterRes) -> dict[str, Any]:
+def _wire_register_res(message: wire.RegisterRes) -> dict[str, Any]:
     res: dict[str, Any] = {
         "msg_type": "register_res",
         "register_id": message.register_id,
@@ -619,5 +546,5 @@ def _wire_register_res(message: RegisterRes) -> dict[str, Any]:
     return res | {key: i for key, i in details.items() if i is not None}
 
 
-def _as_client_sees(status: Status) -> Status:
-    return status if status is Status.OPERATIONAL else Status.STANDBY
+def _as_client_sees(status: model.Status) -> model.Status:
+    return status if status is model.Status.OPERATIONAL else model.Status.STANDBY

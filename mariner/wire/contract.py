@@ -1,8 +1,7 @@
 """The reason why the contract, ``schemas/mariner.yaml``, rejects a message.
 
-The hot path decodes without the schema; a refused message is checked by the schema here, so
-that log and error carry the JSON pointer and the reason. Only the definition of the message's
-type is used, not all ten.
+A message that decoding refused is checked by the definition of its type, so that log and error
+have the JSON pointer and the reason.
 
 ``jsonschema-rs`` takes about 0.2 µs an event: an invalid message of maximum size must not delay
 other clients, which ``jsonschema`` would do for a minute. (Tests compare both.)
@@ -17,28 +16,13 @@ import yaml
 from jsonschema_rs import ValidationError, ValidationErrorKind
 
 from eventer_bridge.resources import read_schema
-from mariner.wire.messages import NEEDS_REQUEST_KEY
+from mariner import limits
+from mariner.wire import messages
 
 SCHEMA_ID: Final = "hat-mariner://mariner.yaml"
 
-_MESSAGES: Final = (
-    "init_req",
-    "init_res",
-    "status",
-    "events",
-    "register_req",
-    "register_res",
-    "query_req",
-    "query_res",
-    "ping_req",
-    "ping_res",
-    "events_ack",
-    "up_to_date",
-    "gap",
-    "cursor_lost",
-)
-_QUERIES: Final = ("latest", "timeseries", "server")
-_MAX_VALUE_CHARACTERS: Final = 60
+_MESSAGES: Final = tuple(map(messages.name_of, messages.TYPES))
+_QUERIES: Final = tuple(map(messages.name_of, messages.QUERIES))
 _JSON_TYPES: Final = {
     bool: "boolean",
     dict: "object",
@@ -50,6 +34,16 @@ _JSON_TYPES: Final = {
     type(None): "null",
 }
 
+_EXPECTED: Final = {
+    "pattern": "base64",
+    "not": "base64",
+    "minimum": "at least {}",
+    "maximum": "at most {}",
+    "maxItems": "at most {} items",
+    "minLength": "at least {} character{}",
+    "maxLength": "at most {} characters",
+}
+
 
 @functools.cache
 def schema() -> dict[str, Any]:
@@ -59,21 +53,15 @@ def schema() -> dict[str, Any]:
 
 
 def explain(value: Any) -> tuple[str, str] | None:
-    """The reason why the contract rejects a message.
+    """Why the contract rejects a decoded message: JSON pointer ("" is the whole) and reason.
 
-    Args:
-        value: the message, decoded.
-
-    Returns:
-        JSON pointer ("" is the whole message) and reason; None if the contract accepts the
-        message. Values are shortened, and those of tokens not shown.
+    None if the contract accepts it. Values are shortened, and those of tokens not shown.
     """
     if not isinstance(value, dict):
         return "", f"expected object, got {_JSON_TYPES.get(type(value), 'nothing')}"
     msg_type = value.get("msg_type")
     if msg_type not in _MESSAGES:
-        what = "is missing" if "msg_type" not in value else f"is {_show(msg_type)}"
-        return "/msg_type", f"{what}, expected one of {', '.join(_MESSAGES)}"
+        return _unknown(value, "msg_type", f"one of {', '.join(_MESSAGES)}")
     branch = _branch(msg_type, value)
     if not isinstance(branch, str):
         return branch
@@ -92,26 +80,27 @@ def _branch(msg_type: str, value: dict[str, Any]) -> str | tuple[str, str]:
     if msg_type in {"init_res", "register_res"}:
         success = value.get("success")
         if not isinstance(success, bool):
-            what = "is missing" if "success" not in value else f"is {_show(success)}"
-            return "/success", f"{what}, expected boolean"
+            return _unknown(value, "success", "boolean")
         return f"{msg_type}_{'success' if success else 'failure'}"
     if msg_type == "query_req":
         query_type = value.get("query_type")
         if query_type not in _QUERIES:
-            what = "is missing" if "query_type" not in value else f"is {_show(query_type)}"
-            return "/query_type", f"{what}, expected one of {', '.join(_QUERIES)}"
+            return _unknown(value, "query_type", f"one of {', '.join(_QUERIES)}")
         return f"query_req_{query_type}"
     return f"messages/{msg_type}"
+
+
+def _unknown(value: dict[str, Any], key: str, expected: str) -> tuple[str, str]:
+    what = f"is {_show(value[key])}" if key in value else "is missing"
+    return f"/{key}", f"{what}, expected {expected}"
 
 
 @functools.cache
 def _validator(branch: str) -> jsonschema_rs.Draft202012Validator:
     registry = jsonschema_rs.Registry([(SCHEMA_ID, schema())])
-    return jsonschema_rs.Draft202012Validator(
-        {"$ref": f"{SCHEMA_ID}#/$defs/{branch}"},
-        registry=registry,
-        mask="…",  # only _show shows values
-    )
+    reference = {"$ref": f"{SCHEMA_ID}#/$defs/{branch}"}
+    # only _show shows values
+    return jsonschema_rs.Draft202012Validator(reference, registry=registry, mask="…")
 
 
 def _leaf(error: ValidationError) -> tuple[ValidationError, Any]:
@@ -137,22 +126,11 @@ def _reason(error: ValidationError, expected: Any) -> str:
     if isinstance(error.kind, ValidationErrorKind.Required):
         return f"required property is missing: {error.kind.property}"
     if "then" in error.schema_path:  # the one that depends on another property
-        return NEEDS_REQUEST_KEY
-    match error.kind.name:
-        case "pattern" | "not":
-            text = "base64"
-        case "minimum":
-            text = f"at least {expected}"
-        case "maximum":
-            text = f"at most {expected}"
-        case "maxItems":
-            text = f"at most {expected} items"
-        case "minLength":
-            text = f"at least {expected} character" + "s" * (expected != 1)
-        case "maxLength":
-            text = f"at most {expected} characters"
-        case _:
-            text = " or ".join(expected) if isinstance(expected, list) else str(expected)
+        return messages.NEEDS_REQUEST_KEY
+    text = _EXPECTED.get(error.kind.name, "{}").format(
+        " or ".join(expected) if isinstance(expected, list) else expected,
+        "" if expected == 1 else "s",
+    )
     return f"expected {text}, got {_show(error.instance)}"
 
 
@@ -161,9 +139,8 @@ def _show(value: Any) -> str:
     if isinstance(value, dict | list) or value is None:
         return kind
     text = str(value).lower() if isinstance(value, bool | Decimal) else repr(value)
-    if len(text) > _MAX_VALUE_CHARACTERS:
-        text = f"{text[:_MAX_VALUE_CHARACTERS]}…"
-    return f"{kind} {text}"
+    most = limits.MAX_VALUE_CHARACTERS
+    return f"{kind} {text if len(text) <= most else f'{text[:most]}…'}"
 
 
 def _escape(segment: object) -> str:

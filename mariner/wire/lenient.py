@@ -7,15 +7,20 @@ about 5 µs an event, it costs ten times as much as typed decoding.
 Sans I/O; any thread.
 """
 
+import functools
 import re
 import sys
+from collections import ChainMap
 from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any, Final, TypeAlias
 
 import msgspec
+from msgspec import inspect
 
-from eventer_bridge.model import INT64_MAX
+from eventer_bridge.model import INT64_MAX, RegisterEvent
+from mariner import limits
+from mariner.wire import messages
 
 _encode: Final = msgspec.json.Encoder().encode
 _decode_shallow: Final = msgspec.json.Decoder(
@@ -32,115 +37,66 @@ _AS_IT_IS: Final = True
 
 _NUMBER: Final = re.compile(r"(-?)([0-9]+)(?:\.([0-9]+))?(?:[eE]\+?(-?)0*([0-9]*))?")
 _MAX_DIGITS: Final = len(str(INT64_MAX))
-_MAX_EXPONENT_DIGITS: Final = 9
-"""No message has as many digits as a longer exponent moves the point."""
 _LONG_EXPONENT: Final = re.compile(r"(?<=[eE])-[0-9]{5,}")
 _SMALL: Final = 10.0**sys.float_info.dig
 _LARGE: Final = 10.0**_MAX_DIGITS
 
-_TIMESTAMP: Final[_Shape] = {"s": _INTEGER, "us": _INTEGER}
-_EVENT_ID: Final[_Shape] = {"server": _INTEGER, "session": _INTEGER, "instance": _INTEGER}
-_PAYLOAD: Final[Mapping[str, _Shape]] = {
-    "payload_type": _AS_IT_IS,
-    "data_type": _AS_IT_IS,
-    "data": _AS_IT_IS,
-}
-_REGISTER_EVENT: Final[Mapping[str, _Shape]] = {
-    "type": _AS_IT_IS,
-    "source_timestamp": _TIMESTAMP,
-    "payload": _PAYLOAD,
-}
-_EVENT: Final[Mapping[str, _Shape]] = {"id": _EVENT_ID, "timestamp": _TIMESTAMP, **_REGISTER_EVENT}
-_HISTORY: Final[_Shape] = {"server_id": _INTEGER, "id": _AS_IT_IS}
-_MESSAGES: Final[Mapping[str, Mapping[str, _Shape]]] = {
-    "init_req": {
-        **dict.fromkeys(("client_name", "client_token", "subscriptions", "persisted"), _AS_IT_IS),
-        "server_id": _INTEGER,
-        "start": _EVENT_ID,
-        "cursor": _AS_IT_IS,
-        "decline_gap": _AS_IT_IS,
-        "histories": _HISTORY,
-        "attempt": {"reader": _AS_IT_IS, "number": _INTEGER},
-    },
-    "init_res": {
-        **dict.fromkeys(("success", "status", "error", "extensions"), _AS_IT_IS),
-        "histories": _HISTORY,
-        "cursor_resets": _INTEGER,
-    },
-    "status": {"status": _AS_IT_IS},
-    "events": {"events": _EVENT, "redelivered": _AS_IT_IS},
-    "register_req": {
-        "register_id": _INTEGER,
-        "register_events": _REGISTER_EVENT,
-        "request_key": _AS_IT_IS,
-        "after_key": _AS_IT_IS,
-    },
-    "register_res": {
-        "register_id": _INTEGER,
-        "success": _AS_IT_IS,
-        "events": _EVENT,
-        "error": _AS_IT_IS,
-        "outcome": _AS_IT_IS,
-        "repeated": _AS_IT_IS,
-    },
-    "query_req": {
-        **dict.fromkeys(("query_id", "server_id", "max_results")),
-        **dict.fromkeys(("query_type", "event_types", "order", "order_by"), _AS_IT_IS),
-        **dict.fromkeys(("unique_type", "persisted"), _AS_IT_IS),
-        **dict.fromkeys(("t_from", "t_to", "source_t_from", "source_t_to"), _TIMESTAMP),
-        **dict.fromkeys(("last_event_id", "ids"), _EVENT_ID),
-        "payload": _PAYLOAD,
-    },
-    "query_res": {"query_id": _INTEGER, "events": _EVENT, "more_follows": _AS_IT_IS},
-    "ping_req": {"ping_id": _INTEGER},
-    "ping_res": {"ping_id": _INTEGER},
-    "events_ack": {
-        "ids": _EVENT_ID,
-        "parked": {"id": _EVENT_ID, "reason": _AS_IT_IS},
-        "done": _EVENT_ID,
-    },
-    "up_to_date": {},
-    "gap": {
-        "server_id": _INTEGER,
-        "oldest": _EVENT_ID,
-        "other_history": {"last": _INTEGER, "reason": _AS_IT_IS},
-    },
-    "cursor_lost": {"reason": _AS_IT_IS},
+
+def _shape_of(kind: inspect.Type) -> _Shape:
+    """What is to be normalised in a value of a type; of a union, in any of its types."""
+    match kind:
+        case inspect.IntType():
+            return _INTEGER
+        case inspect.StructType(fields=fields, tag_field=tag):
+            shapes = {i.encode_name: _shape_of(i.type) for i in fields}
+            return shapes if tag is None else {**shapes, tag: _AS_IT_IS}
+        case inspect.ListType() | inspect.VarTupleType():
+            return _shape_of(kind.item_type)
+        case inspect.Metadata():
+            return _shape_of(kind.type)
+        case inspect.UnionType(types=types):
+            found = [*map(_shape_of, types)]
+            objects = [i for i in found if isinstance(i, dict)]
+            return _INTEGER if _INTEGER in found else dict(ChainMap(*objects)) or _AS_IT_IS
+    return _AS_IT_IS
+
+
+@functools.cache
+def _shape(*kinds: Any) -> Mapping[str, _Shape]:
+    """Of an object that has the properties of all of these types."""
+    shapes = [_shape_of(i) for i in inspect.multi_type_info(kinds)]
+    return dict(ChainMap(*[i for i in shapes if isinstance(i, dict)]))
+
+
+_MESSAGES: Final = {messages.name_of(i): (i,) for i in messages.TYPES} | {
+    "query_req": (messages.WireQueryReq, messages.WireQuery)
 }
 
 
 def plain_message(message: bytes) -> bytes:
-    """A message, normalised for typed decoding.
+    """A message (of bounded depth), normalised for typed decoding.
 
-    Args:
-        message: JSON of bounded depth.
-
-    Raises:
-        msgspec.DecodeError: it is no JSON, or the contract does not accept it.
+    Raises msgspec.DecodeError if it is no JSON, or the contract does not accept it.
     """
     properties = _decode_shallow(message)
     if not isinstance(properties, dict) or "msg_type" not in properties:
         raise msgspec.ValidationError("Expected an object with `msg_type`")
     msg_type = msgspec.json.decode(properties["msg_type"], type=str)
-    shape = _MESSAGES.get(msg_type)
-    if shape is None:
+    if msg_type not in _MESSAGES:
         raise msgspec.ValidationError("Invalid value of `msg_type`")
-    plain = _plain_object(properties, shape)
-    return _encode({"msg_type": msg_type, **plain})
+    plain = _plain_object(properties, _shape(*_MESSAGES[msg_type]))
+    return _encode({**plain, "msg_type": msg_type})
 
 
 def plain_register_event(event: msgspec.Raw) -> bytes:
     """As :func:`plain_message`, of an event of a ``register_req``."""
-    return _encode(_plain(event, _REGISTER_EVENT))
+    return _encode(_plain(event, _shape(RegisterEvent)))
 
 
 def integer(text: str) -> int | None:
     """The exact value of a number that is an integer; None: it is none, or has 20 digits or more.
 
-    To JSON Schema, ``1.0``, ``1e3`` and ``10e-1`` are integers.
-
-    Args:
-        text: a JSON number, whose length bounds the cost.
+    To JSON Schema, ``1.0``, ``1e3`` and ``10e-1`` are integers. The length bounds the cost.
     """
     if len(text) <= sys.float_info.dig:  # for speed: no float is nearer to another such text
         value = float(text)
@@ -153,7 +109,7 @@ def integer(text: str) -> int | None:
     significant = digits.rstrip("0")
     if not significant:
         return 0
-    if len(exponent) > _MAX_EXPONENT_DIGITS:
+    if len(exponent) > limits.MAX_EXPONENT_DIGITS:
         return None
     n_zeros = int(f"{exponent_sign}{exponent or 0}") - len(fraction)
     n_zeros += len(digits) - len(significant)
@@ -191,7 +147,7 @@ def _plain(raw: msgspec.Raw, shape: _Shape) -> Any:
 
 def _plain_object(properties: dict[str, msgspec.Raw], shape: Mapping[str, _Shape]) -> Any:
     plain = {key: _plain(i, shape[key]) for key, i in properties.items() if key in shape}
-    if shape is _PAYLOAD and "payload_type" in plain:
+    if "payload_type" in plain:
         kind = bytes(plain["payload_type"])
         if msgspec.json.decode(kind) == "json":
             plain.pop("data_type", None)
@@ -213,14 +169,9 @@ _LONE: Final = re.compile(
 
 
 def mend(data: bytes) -> tuple[bytes, int] | None:
-    """JSON with another character in place of each lone surrogate.
+    """JSON with another character in place of each lone surrogate; and where the first one is.
 
-    Args:
-        data: JSON, of bounded length.
-
-    Returns:
-        As many bytes, whose texts may differ in other places, too; and the position of the first
-        lone surrogate. None: there is none.
+    The texts may differ in other places, too, but not in length. None: there is no such character.
     """
     plain = data.replace(rb"\\", b"__")  # each backslash that is left begins an escape
     found = _LONE.search(plain)

@@ -5,28 +5,16 @@ encodes and decodes them, ``protocol`` defines which role may send which of them
 register events and query parameters are those of ``eventer_bridge.model``.
 """
 
-from collections.abc import Sequence
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Final, Literal, TypeAlias, get_args
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from eventer_bridge import limits
+from eventer_bridge import limits, model
 from eventer_bridge.backends.history import HistoryId
 from eventer_bridge.errors import Outcome
-from eventer_bridge.model import (
-    Event,
-    EventId,
-    EventType,
-    Int64,
-    Order,
-    OrderBy,
-    Payload,
-    QueryParams,
-    RegisterEvent,
-    Status,
-    Timestamp,
-)
+from eventer_bridge.model import Event, EventId, EventType, Int64
 
 UNKNOWN: Final = Outcome.UNKNOWN.value
 UNAVAILABLE: Final = Outcome.UNAVAILABLE.value
@@ -67,12 +55,7 @@ Histories: TypeAlias = Annotated[
 
 
 class ConnectionAttempt(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
-    """A connection of a process, among its others.
-
-    Attributes:
-        reader: name of the process, which no other one has.
-        number: later connections have greater ones.
-    """
+    """A connection of a process, whose name no other has; later ones have greater numbers."""
 
     reader: Annotated[str, msgspec.Meta(min_length=1, max_length=limits.MAX_READER_NAME_CHARACTERS)]
     number: Int64
@@ -81,16 +64,13 @@ class ConnectionAttempt(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fi
 class InitReq(Tagged, frozen=True, tag="init_req", omit_defaults=True):
     """Client → server, once, first: the client's identity and subscription.
 
-    Attributes:
-        start: what was persisted before is sent, too: from the oldest event on, or behind the last
-            one that was seen of each server.
-        cursor: name of what keeps how far the client acknowledged.
-        decline_gap: whether to decline the client if retention deleted what it did not see, and to
-            close it if that happens later.
-        histories: of the events in ``start``, as far as they are known. The client wants to know
-            the server's; if they differ, it is told (:class:`Gap`). None: it does not, and is
-            declined.
-        attempt: with a cursor: an older one does not take it from a newer one.
+    With ``start`` what was persisted before is sent, too: from the oldest event on, or behind the
+    last one that was seen of each server. ``cursor`` names what keeps how far the client
+    acknowledged; with it, an older ``attempt`` does not take it from a newer one. ``decline_gap``:
+    whether to decline the client if retention deleted what it did not see, and to close it if that
+    happens later. ``histories`` are of the events in ``start``, as far as they are known. The
+    client wants to know the server's; if they differ, it is told (:class:`Gap`). None: it does not,
+    and is declined.
     """
 
     client_name: str
@@ -108,15 +88,13 @@ class InitReq(Tagged, frozen=True, tag="init_req", omit_defaults=True):
 class InitRes(Tagged, frozen=True, tag="init_res"):
     """Server → client: ``status`` on success, else ``error``.
 
-    Attributes:
-        extensions: what the server can do beyond 002.
-        histories: of the servers whose events it has, if the client wants to know.
-        cursor_resets: how often the client's cursor was reset: what was acknowledged before the
-            last time counts no more.
+    ``extensions`` are what the server can do beyond 002, ``histories`` those of the servers whose
+    events it has, if the client wants to know. ``cursor_resets``: how often the client's cursor was
+    reset: what was acknowledged before the last time counts no more.
     """
 
     success: bool
-    status: Status | None = None
+    status: model.Status | None = None
     error: str | None = None
     extensions: tuple[str, ...] = ()
     histories: Histories = ()
@@ -126,14 +104,13 @@ class InitRes(Tagged, frozen=True, tag="init_res"):
 class StatusMsg(Tagged, frozen=True, tag="status"):
     """Server → client: the server's status changed."""
 
-    status: Status
+    status: model.Status
 
 
 class EventsMsg(Tagged, frozen=True, tag="events", omit_defaults=True):
     """Server → client: new events of one session, or of several that were persisted before.
 
-    Attributes:
-        redelivered: they were parked, and are to be tried again.
+    ``redelivered``: they were parked, and are to be tried again.
     """
 
     events: Sequence[Event]
@@ -143,23 +120,16 @@ class EventsMsg(Tagged, frozen=True, tag="events", omit_defaults=True):
 class RegisterReq(Tagged, frozen=True, tag="register_req", omit_defaults=True):
     """Client → server: register these events in one session.
 
-    Attributes:
-        request_key: what the client calls this request, so that it can be repeated; None: it
-            cannot.
-        after_key: with a ``request_key``: that of the request that must be stored first.
+    With a ``request_key`` it can be repeated, and the request ``after_key`` must be stored first.
     """
 
     register_id: Int64
-    register_events: tuple[RegisterEvent, ...]
+    register_events: tuple[model.RegisterEvent, ...]
     request_key: RequestKey | None = None
     after_key: RequestKey | None = None
 
     def __post_init__(self) -> None:
-        """Check a rule of the contract.
-
-        Raises:
-            ValueError: an ``after_key`` without a ``request_key``; decoding makes it a refusal.
-        """
+        """Check a rule of the contract: raises ValueError, which decoding makes a refusal."""
         if self.after_key is not None and self.request_key is None:
             raise ValueError(f"after_key: {NEEDS_REQUEST_KEY}")
 
@@ -167,10 +137,9 @@ class RegisterReq(Tagged, frozen=True, tag="register_req", omit_defaults=True):
 class RegisterRes(Tagged, frozen=True, tag="register_res"):
     """Server → client: the events in the order of the request, or the reason for a failure.
 
-    Attributes:
-        outcome: of a failure: :data:`UNKNOWN` if the events may be stored nevertheless,
-            :data:`UNAVAILABLE` if they are not, for a reason that may pass; None: they are not.
-        repeated: the events were stored before, with the same ``request_key``.
+    ``outcome``, of a failure: :data:`UNKNOWN` if the events may be stored nevertheless,
+    :data:`UNAVAILABLE` if they are not, for a reason that may pass; None: they are not.
+    ``repeated``: the events were stored before, with the same ``request_key``.
     """
 
     register_id: Int64
@@ -185,7 +154,7 @@ class QueryReq(Tagged, frozen=True, tag="query_req"):
     """Client → server: one of the three queries."""
 
     query_id: Int64
-    params: QueryParams
+    params: model.QueryParams
 
 
 class QueryRes(Tagged, frozen=True, tag="query_res"):
@@ -218,10 +187,8 @@ class Parked(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
 class EventsAck(Tagged, frozen=True, tag="events_ack", omit_defaults=True):
     """Client → server: acknowledges events.
 
-    Attributes:
-        ids: of each server, the last event that is dealt with.
-        parked: events that are left to people.
-        done: redelivered events that are dealt with.
+    ``ids`` are the last events that are dealt with, of each server, ``parked`` those that are left
+    to people, ``done`` redelivered ones that are dealt with.
     """
 
     ids: StartIds = ()
@@ -234,11 +201,9 @@ class UpToDate(Tagged, frozen=True, tag="up_to_date"):
 
 
 class OtherHistory(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
-    """The events seen by a client differ from those of the server.
+    """The client saw other events than the server has, behind the session ``last`` (0: all).
 
-    Attributes:
-        last: the last session that both have in common; 0: there is none.
-        reason: more about it, with both histories.
+    ``reason`` has more about it, with both histories.
     """
 
     last: Int64
@@ -248,10 +213,7 @@ class OtherHistory(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=
 class Gap(Tagged, frozen=True, tag="gap", omit_defaults=True):
     """Server → client: the next events do not continue those seen by the client.
 
-    Attributes:
-        server_id: the server of the events.
-        oldest: the next existing one.
-        other_history: the reason; None: retention deleted events that it did not see.
+    ``oldest`` is the next one. ``other_history``: why; None: retention deleted what it did not see.
     """
 
     server_id: Int64
@@ -283,9 +245,13 @@ Message: TypeAlias = (
 )
 
 
-def name_of(message_type: type[Any]) -> str:
-    """``msg_type`` of a message class."""
-    return str(message_type.__struct_config__.tag)
+TYPES: Final[tuple[type[Any], ...]] = get_args(Message)
+"""All message types."""
+
+
+def name_of(struct: type[Any]) -> str:
+    """``msg_type`` of a message class, or ``query_type`` of a query's properties."""
+    return str(struct.__struct_config__.tag)
 
 
 # --- messages with another form on the wire (002, "JSON Schema definitions") --------------
@@ -326,22 +292,14 @@ class WireQueryReq(Tagged, frozen=True, tag="query_req", forbid_unknown_fields=F
     query_type: str
 
 
-WireMessage: TypeAlias = (
-    InitReq
-    | WireInitRes
-    | StatusMsg
-    | EventsMsg
-    | RegisterReq
-    | WireRegisterRes
-    | WireQueryReq
-    | QueryRes
-    | PingReq
-    | PingRes
-    | EventsAck
-    | UpToDate
-    | Gap
-    | CursorLost
-)
+WireMessage: TypeAlias = Message | WireInitRes | WireRegisterRes | WireQueryReq
+"""A message as it is decoded first: :data:`FORMS` never have their plain form."""
+
+FORMS: Final[Mapping[type[Any], type[Any]]] = {
+    InitRes: WireInitRes,
+    RegisterRes: WireRegisterRes,
+    QueryReq: WireQueryReq,
+}
 
 
 class Head(msgspec.Struct, gc=False):
@@ -368,10 +326,7 @@ ABSENT: Final[Any] = None
 
 
 class QueryProperties(msgspec.Struct, gc=False, tag_field="query_type", kw_only=True):
-    """Properties of a ``query_req`` that depend on its ``query_type``.
-
-    They are those of the model, in the same order.
-    """
+    """Properties of a ``query_req`` by its ``query_type``: the model's, in the same order."""
 
 
 class LatestProperties(QueryProperties, tag="latest", kw_only=True):
@@ -385,16 +340,16 @@ class TimeseriesProperties(QueryProperties, tag="timeseries", kw_only=True):
     """See ``model.QueryTimeseriesParams``."""
 
     event_types: EventTypes = ABSENT
-    t_from: Timestamp = ABSENT
-    t_to: Timestamp = ABSENT
-    source_t_from: Timestamp = ABSENT
-    source_t_to: Timestamp = ABSENT
-    order: Order
-    order_by: OrderBy
+    t_from: model.Timestamp = ABSENT
+    t_to: model.Timestamp = ABSENT
+    source_t_from: model.Timestamp = ABSENT
+    source_t_to: model.Timestamp = ABSENT
+    order: model.Order
+    order_by: model.OrderBy
     max_results: Int64 = ABSENT
     last_event_id: EventId = ABSENT
     ids: EventIds = ABSENT
-    payload: Payload = ABSENT
+    payload: model.Payload = ABSENT
     unique_type: bool = False
 
 
@@ -408,3 +363,10 @@ class ServerProperties(QueryProperties, tag="server", kw_only=True):
 
 
 WireQuery: TypeAlias = LatestProperties | TimeseriesProperties | ServerProperties
+
+QUERIES: Final[Mapping[type[Any], Callable[..., model.QueryParams]]] = {
+    LatestProperties: model.QueryLatestParams,
+    TimeseriesProperties: model.QueryTimeseriesParams,
+    ServerProperties: model.QueryServerParams,
+}
+"""Parameters by their properties on the wire."""

@@ -20,7 +20,7 @@ Until it is OPEN, a connection accepts only small messages.
 """
 
 import enum
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -31,31 +31,10 @@ from eventer_bridge.net import limits as net_limits
 from eventer_bridge.packed import Batch, TypeTable
 from eventer_bridge.slices import Steps
 from mariner import limits
-from mariner.errors import (
-    ContractError,
-    LocalProtocolError,
-    RemoteProtocolError,
-)
+from mariner.errors import ContractError, LocalProtocolError, RemoteProtocolError
 from mariner.wire import codec
+from mariner.wire import messages as wire
 from mariner.wire.large import decode as decode_large
-from mariner.wire.messages import (
-    CursorLost,
-    EventsAck,
-    EventsMsg,
-    Gap,
-    InitReq,
-    InitRes,
-    Message,
-    PingReq,
-    PingRes,
-    QueryReq,
-    QueryRes,
-    RegisterReq,
-    RegisterRes,
-    StatusMsg,
-    UpToDate,
-    name_of,
-)
 
 
 class Role(enum.Enum):
@@ -79,38 +58,23 @@ _OPEN: Final = State.OPEN
 _CLOSED: Final = State.CLOSED
 
 _MAY_SEND: Final[dict[tuple[Role, State], frozenset[type[Any]]]] = {
-    (Role.CLIENT, State.CONNECTING): frozenset({InitReq}),
-    (Role.CLIENT, State.INITIATING): frozenset(),
+    (Role.CLIENT, State.CONNECTING): frozenset({wire.InitReq}),
+    (Role.SERVER, State.INITIATING): frozenset({wire.InitRes}),
     (Role.CLIENT, State.OPEN): frozenset(
-        {RegisterReq, Batch, QueryReq, PingReq, PingRes, EventsAck}
+        (wire.RegisterReq, Batch, wire.QueryReq, wire.PingReq, wire.PingRes, wire.EventsAck)
     ),
-    (Role.CLIENT, State.CLOSED): frozenset(),
-    (Role.SERVER, State.CONNECTING): frozenset(),
-    (Role.SERVER, State.INITIATING): frozenset({InitRes}),
     (Role.SERVER, State.OPEN): frozenset(
         {
-            StatusMsg,
-            EventsMsg,
-            RegisterRes,
-            QueryRes,
-            PingReq,
-            PingRes,
-            UpToDate,
-            Gap,
-            CursorLost,
+            *(wire.StatusMsg, wire.EventsMsg, wire.RegisterRes, wire.QueryRes),
+            *(wire.PingReq, wire.PingRes, wire.UpToDate, wire.Gap, wire.CursorLost),
         }
     ),
-    (Role.SERVER, State.CLOSED): frozenset(),
 }
+"""What is not in it, may not be sent."""
 
 
 class RefusedRegister(msgspec.Struct, frozen=True, gc=False):
-    """A ``register_req`` that the contract rejects, but that can be answered.
-
-    Attributes:
-        register_id: of the answer.
-        error: JSON pointer and reason.
-    """
+    """A ``register_req`` that the contract rejects (JSON pointer and reason), to be answered."""
 
     register_id: int
     error: str
@@ -122,17 +86,11 @@ class LargeMessage(msgspec.Struct, frozen=True, gc=False):
     data: bytes
 
 
-Received: TypeAlias = Message | Batch | RefusedRegister | LargeMessage
-"""A received message."""
+Received: TypeAlias = wire.Message | Batch | RefusedRegister | LargeMessage
 
 
 class MarinerProtocol:
-    """One end of a connection.
-
-    Args:
-        role: of this end.
-        max_init_frame_bytes: largest message accepted before the state is OPEN.
-        max_frame_bytes: largest message accepted afterwards.
+    """One end of a connection; the bounds of messages are before the state is OPEN, and then.
 
     Attributes:
         types: of the batches that a server gets in place of registrations (``codec.read``).
@@ -163,21 +121,18 @@ class MarinerProtocol:
         max_init_frame_bytes: int = net_limits.MAX_FIRST_FRAME_BYTES,
         max_frame_bytes: int | None = None,
     ) -> None:
-        if max_frame_bytes is None:
-            is_server = role is Role.SERVER
-            max_frame_bytes = (
-                net_limits.MAX_FRAME_BYTES if is_server else net_limits.MAX_ANSWER_FRAME_BYTES
-            )
+        is_server = role is Role.SERVER
+        most = net_limits.MAX_FRAME_BYTES if is_server else net_limits.MAX_ANSWER_FRAME_BYTES
         self.large_bytes = limits.LARGE_FRAME_BYTES
         self.read_bytes = limits.READ_FRAME_BYTES
         self.types: TypeTable | None = None
         self._role = role
-        self._peer_role = Role.SERVER if role is Role.CLIENT else Role.CLIENT
+        self._peer_role = Role.CLIENT if is_server else Role.SERVER
         self._set_state(State.CONNECTING)
         self._is_batch = False  # messages that are cut have not been looked at together
         self._messages: list[Received] = []  # decoded, but not taken
         self._batch_bytes = 0  # of these, and of those taken before them
-        self._max_frame_bytes = max_frame_bytes
+        self._max_frame_bytes = most if max_frame_bytes is None else max_frame_bytes
         self._decoder = framing.FrameDecoder(max_init_frame_bytes, content="a JSON message")
 
     @property
@@ -202,13 +157,10 @@ class MarinerProtocol:
         self._decoder.discard()
 
     def receive_eof(self) -> None:
-        """The peer sends no more.
+        """The peer sends no more; buffered messages can still be taken and answered.
 
-        Buffered messages can still be taken and answered.
-
-        Raises:
-            RemoteProtocolError: the stream ended within a message; the state is CLOSED then. If
-                complete messages precede it, :meth:`next_message` raises the error after them.
+        Raises RemoteProtocolError if the stream ended within a message; the state is CLOSED then.
+        If complete messages precede it, :meth:`next_message` raises the error after them.
         """
         if self._state is State.CLOSED:
             return
@@ -220,25 +172,16 @@ class MarinerProtocol:
                 raise
 
     def next_message(self) -> Received | None:
-        """Take the next message of the peer; None if more bytes are needed for it.
-
-        Raises:
-            RemoteProtocolError: as :meth:`next_messages`.
-        """
+        """Take the next message of the peer; as :meth:`next_messages`, None if there is none."""
         messages = self.next_messages()
         return messages.pop(0) if messages else None
 
     def next_messages(self) -> list[Received]:
         """The next messages of the peer: several, if they are small and came together.
 
-        Servers get a :class:`LargeMessage` if it is large.
-
-        Returns:
-            Empty if more bytes are needed. The caller removes those that it takes, from the
-            beginning; the others come again before what follows.
-
-        Raises:
-            RemoteProtocolError: the peer broke the protocol; the state is CLOSED then.
+        Servers get a :class:`LargeMessage` if it is large; none: more bytes are needed. The caller
+        removes those that it takes, from the beginning; the others come again before what follows.
+        Raises RemoteProtocolError if the peer broke the protocol; the state is CLOSED then.
         """
         messages = self._messages
         if messages or self._state is _CLOSED:
@@ -290,10 +233,10 @@ class MarinerProtocol:
                 return batch
         return LargeMessage(frame)
 
-    def decode_large(self, large: LargeMessage) -> Steps[Message | Batch | RefusedRegister]:
+    def decode_large(self, large: LargeMessage) -> Steps[wire.Message | Batch | RefusedRegister]:
         """Decode a message in steps; raises as :meth:`next_message`."""
         try:
-            message: Message | Batch
+            message: wire.Message | Batch
             if self.types is not None and len(large.data) > limits.LARGE_FRAME_BYTES:
                 message = yield from decode_large(large.data, self.types)
             else:
@@ -309,39 +252,31 @@ class MarinerProtocol:
 
     def _refused(self, error: ContractError) -> RefusedRegister:
         """The refusal of an invalid message; raises its error if it cannot be answered."""
-        if error.register_id is None or RegisterReq not in self._peer_may_send:
+        if error.register_id is None or wire.RegisterReq not in self._peer_may_send:
             self._set_state(State.CLOSED)
             raise error
         return RefusedRegister(error.register_id, str(error))
 
-    def send(self, message: Message) -> bytes:
-        """Bytes of a message, framed.
-
-        Raises:
-            LocalProtocolError: it may not be sent in this state.
-        """
+    def send(self, message: wire.Message) -> bytes:
+        """A message, framed; raises LocalProtocolError if it may not be sent in this state."""
         data = self.send_encoded(type(message), codec.encode(message))
         if self._state is not State.OPEN:
             self._on_init(message)
         return data
 
-    def send_encoded(self, message_type: type[Message], message: bytes) -> bytes:
+    def send_encoded(self, message_type: type[wire.Message], message: bytes) -> bytes:
         """As :meth:`send`, of an encoded message."""
         if message_type not in self._may_send:
             raise LocalProtocolError(self._not_allowed(self._role, message_type))
         return framing.encode_frame(message)
 
-    def send_all(self, message_type: type[Message], messages: Iterable[bytes]) -> bytes:
-        """As :meth:`send_encoded`, of several messages; their frames are joined."""
-        return self.send_frames(message_type, framing.encode_frames(messages))
-
-    def send_frames(self, message_type: type[Message], frames: bytes) -> bytes:
-        """As :meth:`send_all`, with framed messages."""
+    def send_frames(self, message_type: type[wire.Message], frames: bytes) -> bytes:
+        """As :meth:`send_encoded`, of messages that are framed already, joined."""
         if message_type not in self._may_send:
             raise LocalProtocolError(self._not_allowed(self._role, message_type))
         return frames
 
-    def send_parts(self, message_type: type[Message], parts: Sequence[bytes]) -> list[bytes]:
+    def send_parts(self, message_type: type[wire.Message], parts: Sequence[bytes]) -> list[bytes]:
         """As :meth:`send_encoded`, of a message in parts, which are not joined."""
         if message_type not in self._may_send:
             raise LocalProtocolError(self._not_allowed(self._role, message_type))
@@ -349,21 +284,21 @@ class MarinerProtocol:
 
     def _set_state(self, state: State) -> None:
         self._state = state
-        self._may_send = _MAY_SEND[self._role, state]
-        self._peer_may_send = _MAY_SEND[self._peer_role, state]
+        self._may_send = _MAY_SEND.get((self._role, state), frozenset())
+        self._peer_may_send = _MAY_SEND.get((self._peer_role, state), frozenset())
 
-    def _on_init(self, message: Message) -> None:
+    def _on_init(self, message: wire.Message) -> None:
         """Change state after the one message allowed before the state is OPEN."""
-        if isinstance(message, InitReq):
+        if isinstance(message, wire.InitReq):
             self._set_state(State.INITIATING)
-        elif isinstance(message, InitRes) and message.success:
+        elif isinstance(message, wire.InitRes) and message.success:
             self._set_state(State.OPEN)
             self._decoder.max_frame_bytes = self._max_frame_bytes
         else:
             self._set_state(State.CLOSED)
 
     def _not_allowed(self, role: Role, message_type: type[Any]) -> str:
-        name = name_of(message_type)
-        if message_type is InitReq and role is Role.CLIENT:
+        name = wire.name_of(message_type)
+        if message_type is wire.InitReq and role is Role.CLIENT:
             return "second init_req, expected one at the beginning only"
         return f"{name} from the {role.value} is not allowed {self._state.value}"

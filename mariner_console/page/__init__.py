@@ -38,7 +38,6 @@ def install(watchers: Sequence[Watcher]) -> None:
 def _panels(
     login: UserSession, watcher: Watcher, watchers: Sequence[Watcher]
 ) -> dict[str, Callable[[], Panel]]:
-    """How panels are made, by their titles."""
     writer = login.user.name if login.user.may_register else None
     made: dict[str, Callable[[], Panel]] = {
         "Overview": lambda: overview.OverviewPanel(watcher.view, [i.view for i in watchers]),

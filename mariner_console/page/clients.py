@@ -18,20 +18,8 @@ from mariner.cli.values import format_event_id, parse_event_id
 from mariner.gateway.cursor_requests import CursorRequest, ParkedInfo
 from mariner.gateway.status import ClientStatus, ConnectionStatus, CursorStatus
 from mariner_console import limits, texts
-from mariner_console.page.parts import (
-    Columns,
-    MetricRow,
-    Panel,
-    TextTable,
-    card,
-    failure,
-    field,
-    is_confirmed,
-    metric,
-    note,
-    rows_by,
-    status_of,
-)
+from mariner_console.page import parts
+from mariner_console.page.parts import Columns, Panel, TextTable
 from mariner_console.watcher import Watcher
 
 mlog = logging.getLogger(__name__)
@@ -42,27 +30,27 @@ class ClientsPanel(Panel):
 
     def __init__(self, watcher: Watcher) -> None:
         self._watcher = watcher
-        with card("Clients by wire"):
+        with parts.card("Clients by wire"):
             self._wires = TextTable(_WIRES, empty="Not known.")
-        with card("Clients, those furthest behind first"):
+        with parts.card("Clients, those furthest behind first"):
             if watcher.config.control is None:
-                note(
+                parts.note(
                     "Single clients are known only from the control socket of a gateway on this"
                     " machine: 'control' of this gateway in the configuration of the console."
                 )
                 return
-            self._failure = failure()
+            self._failure = parts.failure()
             self._clients = TextTable(_CLIENTS, empty="There is none.")
-            self._left_out = note("")
-        with card("Connections that read too slowly"):
+            self._left_out = parts.note("")
+        with parts.card("Connections that read too slowly"):
             self._slow = TextTable(_SLOWEST, empty="No connection is too slow.")
 
     @override
     async def refresh(self) -> None:
-        self._wires.set(rows_by(self._watcher.view.scrape, "wire", "clients"))
+        self._wires.set(parts.rows_by(self._watcher.view.scrape, "wire", "clients"))
         if self._watcher.config.control is None:
             return
-        if (status := await status_of(self._watcher, self._failure)) is None:
+        if (status := await parts.status_of(self._watcher, self._failure)) is None:
             return
         self._clients.set(status.clients)
         more = status.clients_left_out
@@ -79,13 +67,13 @@ def _quota(client: ClientStatus) -> str:
     return ", ".join([*held, *(f"met {name}" for name, use in client.quota.items() if use.hits)])
 
 
-_WIRES: Columns[MetricRow] = {
+_WIRES: Columns[parts.MetricRow] = {
     "Wire": lambda i: texts.shown(i.label),
-    "Clients": metric("clients", texts.of_number),
-    "Connections": metric("connections", texts.of_number),
-    "Unread by all": metric("send_queue_bytes", _bytes),
-    "Unread by one": metric("send_queue_largest_bytes", _bytes),
-    "Slowest behind": metric("send_lag_seconds", texts.of_seconds),
+    "Clients": parts.metric("clients", texts.of_number),
+    "Connections": parts.metric("connections", texts.of_number),
+    "Unread by all": parts.metric("send_queue_bytes", _bytes),
+    "Unread by one": parts.metric("send_queue_largest_bytes", _bytes),
+    "Slowest behind": parts.metric("send_lag_seconds", texts.of_seconds),
 }
 
 _CLIENTS: Columns[ClientStatus] = {
@@ -124,26 +112,26 @@ class CursorsPanel(Panel):
         self._parked: list[ParkedInfo] = []
         self._picked_event: EventId | None = None
         is_local = watcher.config.control is not None
-        with card("Cursors, those furthest behind first"):
+        with parts.card("Cursors, those furthest behind first"):
             empty = "There is none."
             if is_local:
                 self._table = TextTable(_CURSORS, key=_key, empty=empty, on_pick=self._pick)
             else:
                 self._clients = TextTable(_CURSORS_OF_CLIENT, empty=empty)
-            self._failure = failure()
+            self._failure = parts.failure()
             if not is_local:
-                note(
+                parts.note(
                     "Single cursors, and the events that they parked, are seen and reset only over"
                     " the control socket of a gateway on this machine: 'control' of this gateway in"
                     " the configuration of the console."
                 )
                 return
-        with card("The cursor that is picked") as self._card:
-            self._name = note("")
+        with parts.card("The cursor that is picked") as self._card:
+            self._name = parts.note("")
             self._events = TextTable(_PARKED, empty="It parked none.", on_pick=self._pick_event)
             if writer is not None:
                 self._make_form()
-            self._refusal = failure()
+            self._refusal = parts.failure()
             self._done = ui.label("").classes("console-well").props("role=status")
         self._card.set_visibility(False)
 
@@ -151,19 +139,19 @@ class CursorsPanel(Panel):
         with ui.element("div").classes("console-form"):
             ui.button("Redeliver …", on_click=lambda: self._change_parked("redeliver"))
             ui.button("Drop …", on_click=lambda: self._change_parked("drop")).props("outline")
-            note("The event that is picked, or all that are parked.")
+            parts.note("The event that is picked, or all that are parked.")
         with ui.element("div").classes("console-form"):
-            self._behind = field("Go on behind (SERVER/SESSION/INSTANCE …; empty: the start)")
+            self._behind = parts.field("Go on behind (SERVER/SESSION/INSTANCE …; empty: the start)")
             ui.button("Reset …", on_click=self._reset).props("outline")
 
     @override
     async def refresh(self) -> None:
         if self._watcher.config.control is None:
             scrape = self._watcher.view.scrape
-            rows = rows_by(scrape, "client", "cursor_lag_seconds", is_ranked=True)
+            rows = parts.rows_by(scrape, "client", "cursor_lag_seconds", is_ranked=True)
             self._clients.set(rows)
             return
-        if (status := await status_of(self._watcher, self._failure)) is None:
+        if (status := await parts.status_of(self._watcher, self._failure)) is None:
             return
         self._found = {_key(i): i for i in status.cursors}
         self._table.set(status.cursors)
@@ -185,7 +173,6 @@ class CursorsPanel(Panel):
             await self._look(self._picked)
 
     async def _look(self, cursor: CursorStatus) -> None:
-        """Show what a cursor parked."""
         reason = await self._request(CursorRequest("show", cursor.client, cursor.name))
         if reason is not None:
             self._say(reason, "")
@@ -249,7 +236,7 @@ class CursorsPanel(Panel):
         do, at = request.do, self._watcher.config.name
         self._say("", "")
         question = f"{do.capitalize()} this on {texts.shown(at)}?"
-        if not await is_confirmed(question, f"{what}\n{warning}".strip(), do.capitalize()):
+        if not await parts.is_confirmed(question, f"{what}\n{warning}".strip(), do.capitalize()):
             return
         ids = [format_event_id(i) for i in request.ids]
         of = {"client": request.client, "cursor": request.name, "ids": ids}
@@ -281,13 +268,13 @@ _CURSORS: Columns[CursorStatus] = {
     "Connected": lambda i: "yes" if i.is_connected else "no",
 }
 
-_CURSORS_OF_CLIENT: Columns[MetricRow] = {
+_CURSORS_OF_CLIENT: Columns[parts.MetricRow] = {
     "Client": lambda i: texts.shown(i.label),
-    "Cursors": metric("cursors", texts.of_number),
-    "Furthest behind": metric("cursor_lag_seconds", texts.of_seconds),
-    "Events behind (up to 1,000)": metric("cursor_lag_events", texts.of_number),
-    "Parked": metric("cursor_parked_events", texts.of_number),
-    "Connected": metric("cursors_connected", texts.of_number),
+    "Cursors": parts.metric("cursors", texts.of_number),
+    "Furthest behind": parts.metric("cursor_lag_seconds", texts.of_seconds),
+    "Events behind (up to 1,000)": parts.metric("cursor_lag_events", texts.of_number),
+    "Parked": parts.metric("cursor_parked_events", texts.of_number),
+    "Connected": parts.metric("cursors_connected", texts.of_number),
 }
 """Of a gateway that tells nothing of single cursors."""
 

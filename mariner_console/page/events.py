@@ -8,33 +8,14 @@ import msgspec
 from nicegui import ui
 from typing_extensions import override
 
-from eventer_bridge import moments
+from eventer_bridge import model, moments
 from eventer_bridge.errors import InvalidEventError
-from eventer_bridge.model import (
-    Event,
-    JsonPayload,
-    Order,
-    QueryTimeseriesParams,
-    RegisterEvent,
-    check_registrable,
-)
+from eventer_bridge.model import Event, RegisterEvent
 from mariner.cli.values import format_event_id, parse_event_type, plural
 from mariner.errors import MarinerError
 from mariner_console import limits, texts
-from mariner_console.page.parts import (
-    Columns,
-    Panel,
-    Series,
-    TextTable,
-    TimeChart,
-    card,
-    failure,
-    field,
-    is_confirmed,
-    note,
-    patterns_of,
-    unfolded,
-)
+from mariner_console.page import parts
+from mariner_console.page.parts import Columns, Panel, TextTable
 from mariner_console.watcher import Tail, Watcher
 
 mlog = logging.getLogger(__name__)
@@ -47,11 +28,11 @@ class QueryPanel(Panel):
         self._watcher = watcher
         self._events: list[Event] = []
         self._paths: list[str] = []
-        with card("Query"):
+        with parts.card("Query"):
             with ui.element("div").classes("console-form"):
-                self._types = field("Types", "*")
-                self._from = field("From, as 2026-11-21T10:00Z")
-                self._to = field("To")
+                self._types = parts.field("Types", "*")
+                self._from = parts.field("From, as 2026-11-21T10:00Z")
+                self._to = parts.field("To")
                 self._limit = ui.number("At most", value=100, min=1, max=limits.MAX_QUERY_ROWS)
                 self._limit.props("outlined dense")
                 orders = {"new": "newest first", "old": "oldest first"}
@@ -61,16 +42,16 @@ class QueryPanel(Panel):
                 self._button = ui.button("Query", on_click=self.query)
             for i in (self._types, self._from, self._to, self._limit):
                 i.on("keydown.enter", self.query)
-            self._failure = failure()
-            self._count = note("").props("role=status")
-        self._numbers = card("Numbers")
+            self._failure = parts.failure()
+            self._count = parts.note("").props("role=status")
+        self._numbers = parts.card("Numbers")
         self._numbers.set_visibility(False)
         with self._numbers:
             self._path = ui.select([], on_change=self._draw).props("outlined dense")
             self._path.props('aria-label="Which number of the payloads"')
-            self._chart = TimeChart("Numbers of the payloads over time", "")
-        with card("Events"):
-            self._picked = unfolded()
+            self._chart = parts.TimeChart("Numbers of the payloads over time", "")
+        with parts.card("Events"):
+            self._picked = parts.unfolded()
             self._table = TextTable(_FOUND, empty="No events.", on_pick=self._pick)
 
     async def query(self) -> None:
@@ -91,14 +72,14 @@ class QueryPanel(Panel):
         self._pick(None)
         self._choose_number()
 
-    def _read(self) -> tuple[QueryTimeseriesParams, int]:
+    def _read(self) -> tuple[model.QueryTimeseriesParams, int]:
         limit = max(1, min(int(self._limit.value or 1), limits.MAX_QUERY_ROWS))
         t_from, t_to = self._from.value.strip(), self._to.value.strip()
-        params = QueryTimeseriesParams(
-            patterns_of(self._types.value),
+        params = model.QueryTimeseriesParams(
+            parts.patterns_of(self._types.value),
             t_from=moments.parse(t_from) if t_from else None,
             t_to=moments.parse_last(t_to) if t_to else None,
-            order=Order.DESCENDING if self._order.value == "new" else Order.ASCENDING,
+            order=model.Order.DESCENDING if self._order.value == "new" else model.Order.ASCENDING,
             max_results=limit + 1,
         )
         return params, limit
@@ -139,7 +120,7 @@ _FOUND: Columns[Event] = {
 }
 
 
-def _series(events: Sequence[Event], path: str) -> list[Series]:
+def _series(events: Sequence[Event], path: str) -> list[parts.Series]:
     """The numbers at a path, of the types that have the most of them."""
     points: dict[str, list[tuple[float, float | None]]] = {}
     for event in events:
@@ -148,7 +129,7 @@ def _series(events: Sequence[Event], path: str) -> list[Series]:
             moment_s = event.timestamp.to_float()
             points.setdefault(texts.of_type(event.type), []).append((moment_s, number))
     most = sorted(points.items(), key=lambda i: -len(i[1]))[: limits.MAX_SERIES]
-    return [Series(name, sorted(found)) for name, found in most]
+    return [parts.Series(name, sorted(found)) for name, found in most]
 
 
 class TailPanel(Panel):
@@ -160,17 +141,17 @@ class TailPanel(Panel):
         self._n_requests = 0  # how often something else was asked for
         self._is_paused = False
         self._frozen: list[Event] = []
-        with card("Events as they come"):
+        with parts.card("Events as they come"):
             with ui.element("div").classes("console-form"):
-                self._pattern = field("Types", "*").on("keydown.enter", self._start)
-                self._filter = field("Show only what contains")
+                self._pattern = parts.field("Types", "*").on("keydown.enter", self._start)
+                self._filter = parts.field("Show only what contains")
                 ui.button("Follow", on_click=self._start)
                 self._pause = ui.button("Pause", on_click=self._toggle_pause).props("outline")
                 ui.button("Stop", on_click=self._stop).props("outline")
-            note("'?' stands for one segment, '*' at the end for any number of them.")
-            self._failure = failure()
-            self._count = note("")
-            self._picked = unfolded()
+            parts.note("'?' stands for one segment, '*' at the end for any number of them.")
+            self._failure = parts.failure()
+            self._count = parts.note("")
+            self._picked = parts.unfolded()
             self._table = TextTable(
                 _TAIL,
                 key=lambda i: format_event_id(i.id),
@@ -196,7 +177,7 @@ class TailPanel(Panel):
         await self._stop()
         self._failure.set_text("")
         try:
-            tail = await self._watcher.follow(patterns_of(self._pattern.value))
+            tail = await self._watcher.follow(parts.patterns_of(self._pattern.value))
         except (InvalidEventError, MarinerError) as e:
             self._failure.set_text(texts.shown(str(e)))
             return
@@ -248,15 +229,15 @@ class RegisterPanel(Panel):
     def __init__(self, watcher: Watcher, user: str) -> None:
         self._watcher = watcher
         self._user = user
-        with card("Register an event"):
+        with parts.card("Register an event"):
             with ui.element("div").classes("console-form"):
-                self._type = field("Type")
+                self._type = parts.field("Type")
             self._payload = ui.textarea("Payload (JSON; empty: none)").props("outlined dense")
             self._payload.classes("full-width")
             ui.button("Register …", on_click=self._confirm)
-            self._failure = failure()
+            self._failure = parts.failure()
             self._done = ui.label("").classes("console-well").props("role=status")
-            note("The gateway refuses what its client, this console, may not register.")
+            parts.note("The gateway refuses what its client, this console, may not register.")
 
     async def _confirm(self) -> None:
         self._failure.set_text("")
@@ -268,7 +249,7 @@ class RegisterPanel(Panel):
             return
         question = f"Register this on {texts.shown(self._watcher.config.name)}?"
         text = f"{texts.of_type(event.type)}\n{texts.unfolded(event.payload)}"
-        if await is_confirmed(question, text, "Register"):
+        if await parts.is_confirmed(question, text, "Register"):
             await self._register(event)
 
     async def _register(self, event: RegisterEvent) -> None:
@@ -290,11 +271,11 @@ def _parse(event_type: str, payload: str) -> RegisterEvent:
     if len(event_type) + len(payload) > limits.MAX_INPUT_CHARACTERS:
         raise InvalidEventError("that is too long")
     parsed = parse_event_type(event_type)
-    check_registrable(parsed)
+    model.check_registrable(parsed)
     if not payload.strip():
         return RegisterEvent(parsed, None, None)
     try:
         data = msgspec.json.decode(payload, type=msgspec.Raw)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as e:
         raise InvalidEventError(f"payload: expected JSON: {e}") from e
-    return RegisterEvent(parsed, None, JsonPayload(data))
+    return RegisterEvent(parsed, None, model.JsonPayload(data))

@@ -8,19 +8,8 @@ from nicegui import ui
 from typing_extensions import override
 
 from mariner_console import texts
-from mariner_console.page.parts import (
-    Columns,
-    Figure,
-    MetricRow,
-    Panel,
-    Series,
-    TextTable,
-    TimeChart,
-    card,
-    metric,
-    note,
-    rows_by,
-)
+from mariner_console.page import parts
+from mariner_console.page.parts import Columns, Panel, TextTable
 from mariner_console.view import Alarm, Alarms, GatewayView, Point, Problem, Scrape, find_problems
 
 
@@ -33,18 +22,18 @@ class OverviewPanel(Panel):
         self._shown: tuple[bool, list[Problem]] | None = None
         self._drawn: Point | None = None
         if len(others) > 1:
-            with card("Gateways"):
+            with parts.card("Gateways"):
                 self._gateways = TextTable(_GATEWAYS)
-        with card(f"State of {texts.shown(view.name)}"):
+        with parts.card(f"State of {texts.shown(view.name)}"):
             self._problems = ui.column().classes("gap-1").props("role=status")
             with ui.element("div").classes("console-figures"):
-                self._figures = {title: Figure(title) for title in _figures(view)}
+                self._figures = {title: parts.Figure(title) for title in _figures(view)}
         with ui.element("div").classes("console-grid"):
-            with card("Events a second"):
-                self._rates = TimeChart("Events a second over the last five minutes", "1/s")
-            with card("Latencies"):
-                self._latencies = TimeChart("Latencies over the last five minutes", "ms")
-        note("Latencies are of the last 10 s; rates of the last 2 s.")
+            with parts.card("Events a second"):
+                self._rates = parts.TimeChart("Events a second over the last five minutes", "1/s")
+            with parts.card("Latencies"):
+                self._latencies = parts.TimeChart("Latencies over the last five minutes", "ms")
+        parts.note("Latencies are of the last 10 s; rates of the last 2 s.")
 
     @override
     async def refresh(self) -> None:
@@ -73,17 +62,17 @@ class OverviewPanel(Panel):
         history = [*self._view.history]
         self._rates.set(
             [
-                Series("registered", [(i.at_s, i.registered) for i in history]),
-                Series("notified", [(i.at_s, i.notified) for i in history]),
-                Series("queries", [(i.at_s, i.queries) for i in history]),
+                parts.Series("registered", [(i.at_s, i.registered) for i in history]),
+                parts.Series("notified", [(i.at_s, i.notified) for i in history]),
+                parts.Series("queries", [(i.at_s, i.queries) for i in history]),
             ]
         )
         self._latencies.set(
             [
-                Series("commit p50", [(i.at_s, _ms(i.commit_p50_s)) for i in history]),
-                Series("commit p99", [(i.at_s, _ms(i.commit_p99_s)) for i in history]),
-                Series("query p99", [(i.at_s, _ms(i.query_p99_s)) for i in history]),
-                Series("loop late p99", [(i.at_s, _ms(i.loop_p99_s)) for i in history]),
+                parts.Series("commit p50", [(i.at_s, _ms(i.commit_p50_s)) for i in history]),
+                parts.Series("commit p99", [(i.at_s, _ms(i.commit_p99_s)) for i in history]),
+                parts.Series("query p99", [(i.at_s, _ms(i.query_p99_s)) for i in history]),
+                parts.Series("loop late p99", [(i.at_s, _ms(i.loop_p99_s)) for i in history]),
             ]
         )
 
@@ -142,11 +131,11 @@ class StorePanel(Panel):
 
     def __init__(self, view: GatewayView) -> None:
         self._view = view
-        with card("Store"), ui.element("div").classes("console-figures"):
-            self._figures = {title: Figure(title) for title in _store_figures(view.scrape)}
-        with card("Replication and relay"):
+        with parts.card("Store"), ui.element("div").classes("console-figures"):
+            self._figures = {title: parts.Figure(title) for title in _store_figures(view.scrape)}
+        with parts.card("Replication and relay"):
             self._remotes = TextTable(_REMOTES, empty="It follows no other server.")
-        with card("Certificates and revocation lists"):
+        with parts.card("Certificates and revocation lists"):
             self._expiries = TextTable(_EXPIRIES, empty="It has none.")
 
     @override
@@ -154,7 +143,7 @@ class StorePanel(Panel):
         scrape = self._view.scrape
         for title, text in _store_figures(scrape).items():
             self._figures[title].set(text)
-        self._remotes.set(rows_by(scrape, "server", "remote_connected"))
+        self._remotes.set(parts.rows_by(scrape, "server", "remote_connected"))
         expiries = scrape.by("mariner_tls_expiry_timestamp_seconds", "key") if scrape else {}
         self._expiries.set(sorted(expiries.items(), key=lambda i: i[1]))
 
@@ -180,13 +169,13 @@ def _yes(value: float | None) -> str:
     return texts.UNKNOWN if value is None else "yes" if value else "NO"
 
 
-_REMOTES: Columns[MetricRow] = {
+_REMOTES: Columns[parts.MetricRow] = {
     "Server": lambda i: texts.shown(i.label),
-    "Connected": metric("remote_connected", _yes),
-    "Synced": metric("replication_synced", _yes),
-    "Lag": metric("replication_lag_seconds", texts.of_seconds),
-    "Events on their way": metric("replication_lag_events", texts.of_number),
-    "Left out": metric("remote_events_refused_total", texts.of_number),
+    "Connected": parts.metric("remote_connected", _yes),
+    "Synced": parts.metric("replication_synced", _yes),
+    "Lag": parts.metric("replication_lag_seconds", texts.of_seconds),
+    "Events on their way": parts.metric("replication_lag_events", texts.of_number),
+    "Left out": parts.metric("remote_events_refused_total", texts.of_number),
 }
 
 _EXPIRIES: Columns[tuple[str, float]] = {
@@ -201,10 +190,10 @@ class AlarmsPanel(Panel):
 
     def __init__(self, alarms: Alarms) -> None:
         self._alarms = alarms
-        with card("Alarms that are raised"):
+        with parts.card("Alarms that are raised"):
             self._table = TextTable(_ALARMS, empty="No alarm is raised.")
-            self._left_out = note("")
-            note("Those of the module threshold that this client may see; the newest first.")
+            self._left_out = parts.note("")
+            parts.note("Those of the module threshold that this client may see; the newest first.")
 
     @override
     async def refresh(self) -> None:

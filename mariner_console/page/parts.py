@@ -71,9 +71,8 @@ class Figure:
 class TimeChart:
     """Lines over time; the title is for screen readers."""
 
-    def __init__(self, title: str, unit: str, *, is_log: bool = False) -> None:
+    def __init__(self, title: str, unit: str) -> None:
         self._unit = unit
-        self._is_log = is_log
         self._chart = ui.echart(self._options([]), renderer="svg").classes("console-chart")
         self._chart.props(f'role=img aria-label="{title}"')
 
@@ -98,7 +97,7 @@ class TimeChart:
             "tooltip": {"trigger": "axis", "renderMode": "richText", "confine": True},
             "xAxis": {"type": "time", **axis, "splitLine": {"show": False}},
             "yAxis": {
-                "type": "log" if self._is_log else "value",
+                "type": "value",
                 "name": self._unit,
                 "nameTextStyle": {"color": _GREY},
                 "scale": True,
@@ -118,15 +117,11 @@ class TimeChart:
 
 
 class TextTable(Generic[T]):
-    """A table of items.
+    """A table of items; ``key`` returns what identifies one, else its first text does.
 
-    Args:
-        columns: texts of an item, by the titles of their columns.
-        key: returns what identifies an item; None: its first text.
-        empty: text if there are no rows; ours, not from events.
-        page_rows: rows that are seen at a time.
-        on_pick: called with the key of the row that is picked, and None when it no longer is;
-            None: rows cannot be picked.
+    ``empty`` is shown without rows: ours, not from events. ``page_rows`` are seen at a time.
+    ``on_pick`` is called with the key of the row that is picked, and None when it no longer is;
+    else rows cannot be.
     """
 
     def __init__(

@@ -13,17 +13,8 @@ from eventer_bridge.model import EventType, QueryLatestParams
 from mariner.cli.values import plural
 from mariner.errors import MarinerError
 from mariner_console import limits, texts
-from mariner_console.page.parts import (
-    Columns,
-    Panel,
-    TextTable,
-    card,
-    failure,
-    field,
-    note,
-    patterns_of,
-    unfolded,
-)
+from mariner_console.page import parts
+from mariner_console.page.parts import Columns, Panel, TextTable
 from mariner_console.type_tree import Leaf, Node, TypeTree
 from mariner_console.watcher import Watcher
 
@@ -38,21 +29,21 @@ class TypesPanel(Panel):
         self._picked: EventType | None = None
         self._n_loads = 0
         with ui.element("div").classes("console-grid"):
-            with card("Event types"):
+            with parts.card("Event types"):
                 with ui.element("div").classes("console-form"):
-                    self._pattern = field("Types", "*").on("keydown.enter", self._load)
-                    self._search = field("Search", on_change=self._find)
+                    self._pattern = parts.field("Types", "*").on("keydown.enter", self._load)
+                    self._search = parts.field("Search", on_change=self._find)
                     ui.button("Load", on_click=self._load)
-                self._failure = failure()
-                self._count = note("").props("role=status")
+                self._failure = parts.failure()
+                self._count = parts.note("").props("role=status")
                 self._found = TextTable(_LEAVES, empty="No such type is loaded.")
                 self._found.show(False)
                 self._tree = ui.tree([], on_select=self._pick, on_expand=self._expand)
                 self._tree.props('no-nodes-label="There is no event." selected-color=primary')
                 self._tree.classes("full-width")
-            with card("Last event"):
-                self._event = unfolded()
-                note("Pick a type.")
+            with parts.card("Last event"):
+                self._event = parts.unfolded()
+                parts.note("Pick a type.")
 
     @override
     async def refresh(self) -> None:
@@ -82,7 +73,7 @@ class TypesPanel(Panel):
         self._failure.set_text("")
         tree = TypeTree()
         try:
-            params = QueryLatestParams(patterns_of(self._pattern.value))
+            params = QueryLatestParams(parts.patterns_of(self._pattern.value))
             async with aclosing(self._watcher.latest(params)) as found:
                 async for event in found:
                     if not tree.put(event):

@@ -100,6 +100,11 @@ SEEN_EVENTS: Final = 10
 MAX_CHECKED_TYPES: Final = 50
 """Types whose oldest event is queried: 0.1 ms each."""
 
+# --- commands -----------------------------------------------------------------------------
+
+CANCEL_PERIOD_S: Final = 0.2
+"""Period at which a command that got a signal cancels the jobs of Spark."""
+
 # --- lake ---------------------------------------------------------------------------------
 
 ROW_GROUP_ROWS: Final = 250_000

@@ -84,11 +84,8 @@ def read(
         at = _version(version, as_of)
         selection = options.parse_arguments(given, is_lake=True).selection
         events = read_events(spark, str(lake), selection, version=at)
-        return (
-            events
-            if columns is None
-            else events.select(*_schema(columns, schema.LAKE_SCHEMA).names)
-        )
+        names = None if columns is None else _schema(columns, schema.LAKE_SCHEMA).names
+        return events if names is None else events.select(*names)
     if version is not None or as_of is not None:
         raise OptionError("version" if as_of is None else "as_of", "is for a lake")
     options.parse_arguments(given)
@@ -119,9 +116,8 @@ def _schema(columns: Iterable[str], known: StructType = schema.SCHEMA) -> Struct
         raise OptionError("columns", f"expected a list of names, not {columns!r}")
     for index, name in enumerate(names):
         if name not in known.names:
-            raise OptionError(
-                "columns", f"no column {name!r}, expected some of {', '.join(known.names)}"
-            )
+            text = f"no column {name!r}, expected some of {', '.join(known.names)}"
+            raise OptionError("columns", text)
         if name in names[:index]:
             raise OptionError("columns", f"names {name!r} twice")
     return StructType([known[name] for name in names])
@@ -146,18 +142,14 @@ def read_events(
     """Events of a lake, with the columns of ``schema.LAKE_SCHEMA``, or rows of another table.
 
     Files that have no selected events, by their time and types, are not opened. ``version`` is that
-    of the table, or the moment of one; None: the latest.
-
-    Raises:
-        LakeError: there is no lake, it cannot be read, or there is no such version.
+    of the table, or the moment of one; None: the latest. Raises LakeError without that.
     """
     lake = Lake(path)
     found = lake.open(table, version)
     has_type = type_bounds(selection.types)
     first, last = selection.time
-    time = Interval(
-        None if first is None else first - _ROUNDED_US, None if last is None else last + _ROUNDED_US
-    )
+    begin = None if first is None else first - _ROUNDED_US
+    time = Interval(begin, None if last is None else last + _ROUNDED_US)
     with lake.errors():
         chosen = [
             file.path
@@ -173,13 +165,9 @@ def read_events(
 
 
 class TableFile(NamedTuple):
-    """A file of a table, with bounds from the log.
+    """A file of a table, by its path below it, with bounds from the log.
 
-    Attributes:
-        path: below the table.
-        time: from the first to the last timestamp, perhaps rounded to milliseconds.
-        first_type: least type path, or one before.
-        last_type: largest type path, or one after it.
+    Times may be rounded to milliseconds; types are within ``first_type`` and ``last_type``.
     """
 
     path: str

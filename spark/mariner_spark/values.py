@@ -49,8 +49,7 @@ _UNREAD: Final = float("nan")
 def with_value(events: DataFrame, path: str = DEFAULT_PATH) -> DataFrame:
     """Add the numbers of events, which have a column ``payload_json``; raises as :func:`parse`.
 
-    Two columns are added or replaced: ``value`` (double), null if an event has no number, and
-    ``value_unread``: whether it could not be read.
+    ``value`` (double) is null if an event has none; ``value_unread``: whether it could not be read.
     """
     found = events.withColumn(_FOUND, _find(parse(path)))
     value = sf.when(_is_finite(_FOUND), sf.col(_FOUND))

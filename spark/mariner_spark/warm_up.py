@@ -65,7 +65,6 @@ def _train(path: Path) -> None:
 
 
 async def _fill(path: Path) -> None:
-    """Make a store with a few sessions of an engine."""
     async with await rocksdb.create(path) as backend, await engine.create(backend, 1) as core:
         source = Source(SourceType.MODULE, 1)
         for value in range(20):

@@ -11,7 +11,7 @@ from mariner.errors import InitError
 from mariner_console import limits
 from mariner_console.config import WatchedGateway
 from mariner_console.page.events import TailPanel
-from mariner_console.watcher import Kept, Tail, Watcher, connect
+from mariner_console.watcher import Kept, Watcher
 from tests.console.support import event
 from tests.support.inprocess import running_gateway
 
@@ -40,8 +40,8 @@ def test_large_payloads_are_kept_within_bounds() -> None:
 async def test_a_flood_is_read_and_counted() -> None:
     async with running_gateway() as gateway:
         port = gateway.mariner.port
-        at = WatchedGateway("a", "127.0.0.1", "app", port=port)
-        tail = Tail(await connect(at, "secret", None, [("flood", "*")]))
+        watcher = Watcher(WatchedGateway("a", "127.0.0.1", "app", port, "secret"))
+        tail = await watcher.follow([("flood", "*")])
         async with await client.connect(
             "127.0.0.1", port, client_name="app", client_token="secret"
         ) as app:
@@ -54,6 +54,7 @@ async def test_a_flood_is_read_and_counted() -> None:
         assert len(tail.kept) == limits.MAX_TAIL_EVENTS
         assert tail.close_reason is None
         await tail.async_close()
+        await watcher.async_close()
         assert tail.close_reason is not None
 
 
@@ -78,6 +79,7 @@ async def test_what_is_begun_while_the_page_closes_is_not_followed() -> None:
 
 async def test_a_wrong_token_is_told() -> None:
     async with running_gateway() as gateway:
-        at = WatchedGateway("a", "127.0.0.1", "app", port=gateway.mariner.port)
+        watcher = Watcher(WatchedGateway("a", "127.0.0.1", "app", gateway.mariner.port, "wrong"))
         with pytest.raises(InitError):
-            await connect(at, "wrong", None, [("*",)])
+            await watcher.follow([("*",)])
+        await watcher.async_close()

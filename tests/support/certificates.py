@@ -41,13 +41,9 @@ def issue_client(
     """Make ``NAME.pem`` and ``NAME.key`` of a client, with alternative names, by the CA there."""
     names: list[x509.GeneralName] = [x509.DNSName(i) for i in dns]
     names += [x509.UniformResourceIdentifier(i) for i in uris]
-    pair = authority._make_leaf(
-        files.load_ca(directory),
-        name,
-        ExtendedKeyUsageOID.CLIENT_AUTH,
-        days,
-        x509.SubjectAlternativeName(names) if names else None,
-    )
+    purpose = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH])
+    more = [x509.SubjectAlternativeName(names)] if names else []
+    pair = authority._make(files.load_ca(directory), name, days, purpose, *more)
     files.save(directory, name, pair, force=True)
     return pair.certificate
 

@@ -10,7 +10,22 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-_SERVER = "from moto.server import main; main()"
+_SERVER = """
+import threading
+
+from moto.s3.responses import S3Response
+from moto.server import main
+
+# it looks whether there is an object, and then puts it: of two at once, both would succeed
+one_at_a_time, put_object = threading.Lock(), S3Response.put_object
+
+def put_alone(self):
+    with one_at_a_time:
+        return put_object(self)
+
+S3Response.put_object = put_alone
+main()
+"""
 _READY = re.compile(rb"Running on (http://127\.0\.0\.1:\d+)")
 
 

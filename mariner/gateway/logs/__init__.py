@@ -64,14 +64,9 @@ _earlier = LogCounts(0, 0)
 
 
 def configure(log: Mapping[str, Any] | None, audited: AuditConfig | None = None) -> None:
-    """Configure logging of this process; closed when it exits.
+    """Configure logging by ``log`` and ``audit`` of a configuration; closed when the process exits.
 
-    Args:
-        log: ``log`` of the gateway's configuration (``logging.config.dictConfig``), or None.
-        audited: ``audit`` of it.
-
-    Raises:
-        ConfigurationError: ``log`` cannot be used, or a file cannot be written; the text says why.
+    Raises ConfigurationError if ``log`` cannot be used, or a file cannot be written.
     """
     global _pipeline, _earlier  # noqa: PLW0603  # like logging itself, one per process
     close()
@@ -82,7 +77,9 @@ def configure(log: Mapping[str, Any] | None, audited: AuditConfig | None = None)
         logging.config.dictConfig(conf)
     except (ValueError, OSError) as e:
         # of a handler, "Unable to configure" is all that the outer one says
-        raise ConfigurationError(f"log: {e}{_cause(e)}") from e
+        cause = e.__cause__
+        why = _reason(cause) if isinstance(cause, OSError) else cause
+        raise ConfigurationError(f"log: {e}" if why is None else f"log: {e}: {why}") from e
     logging.captureWarnings(True)  # they would be written to standard error at once
     try:
         _pipeline = Pipeline(audit.configure(audited))
@@ -118,8 +115,8 @@ def rehearse(log: Mapping[str, Any] | None, audited: AuditConfig | None = None) 
                 file.unlink()
 
 
-def ext_reopen() -> None:
-    """Open the files anew that were moved away or removed, as logrotate does.
+def reopen() -> None:
+    """Open the files anew that were moved away or removed, as logrotate does. Any thread.
 
     Raises ConfigurationError if one cannot be opened: it goes on being written where it is.
     """
@@ -151,24 +148,15 @@ def _reopen(handler: logging.FileHandler) -> None:
         handler.lock.release()
 
 
-def _cause(error: BaseException) -> str:
-    """Why a handler could not be made; empty: nothing more is known."""
-    cause = error.__cause__
-    if cause is None:
-        return ""
-    return f": {_reason(cause) if isinstance(cause, OSError) else cause}"
-
-
 def _reason(error: OSError) -> str:
     text = error.strerror or str(error)
     return text if error.filename is None else f"{error.filename}: {text}"
 
 
 def close() -> bool:
-    """Write the waiting lines, for at most ``limits.LOG_CLOSE_TIMEOUT_S``.
+    """Write the waiting lines, in ``limits.LOG_CLOSE_TIMEOUT_S`` at most; returns whether all were.
 
-    Returns whether all were written. If not, a thread hangs writing to a handler: it would also
-    block an ordinary exit of the process.
+    If not, a thread hangs writing to a handler: it would also block an ordinary exit.
     """
     return _pipeline is None or _pipeline.close()
 

@@ -1,8 +1,8 @@
 """A bounded queue and a thread between loggers and handlers.
 
-Every configured handler is replaced by one that puts records into the queue and never waits: while
-it is full, they are dropped and counted. The thread passes them to the handlers. A handler that
-blocks (nobody reads standard error, the disk hangs) blocks nothing else.
+Each configured handler is replaced by one that puts records into the queue, or drops and counts
+them while it is full. The thread passes them on, so that a handler that blocks (nobody reads
+standard error, the disk hangs) blocks nothing else.
 """
 
 import contextlib
@@ -21,8 +21,6 @@ mlog = logging.getLogger(__name__)
 
 _VERDICT: Final = "_is_admitted"
 """Attribute of a record, which may pass several handlers: whether it is admitted."""
-
-_WAKE_S: Final = 0.5
 
 _Item: TypeAlias = tuple[logging.Handler, logging.LogRecord]
 
@@ -94,7 +92,7 @@ class Pipeline:
     def _run(self) -> None:
         while True:
             try:
-                item = self._queue.get(timeout=_WAKE_S)
+                item = self._queue.get(timeout=limits.LOG_WAKE_S)
             except queue.Empty:
                 item = None
             if item is not None:

@@ -1,11 +1,9 @@
 """What becomes of a log record before it is queued: whether it is kept, and how much of it.
 
-* :class:`LogRate`: peers can cause only so many lines per second. A line has a source: the address
-  of its ``peer``, if it has one (all addresses together are one more source), or else the code that
-  logs it. A source has a bucket of tokens, one for each line. Lines without a token are counted,
-  and left out. Lines of level DEBUG are not limited: turning them on asks for all of them.
-* :func:`shorten`: a line has a readable length, whatever a peer sent.
-* :class:`LastErrors` keeps the last errors, for ``mariner status``.
+:class:`LogRate`: peers can cause only so many lines per second. A line has a source: the address of
+its ``peer``, if it has one (all addresses together are one more source), or else the code that logs
+it. A source has a bucket of tokens, one for each line; lines without one are counted, and left out.
+Lines of level DEBUG are not limited: turning them on asks for all of them.
 """
 
 import copy
@@ -16,7 +14,7 @@ import traceback
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from eventer_bridge import limits as core_limits
 from mariner import limits
@@ -33,7 +31,7 @@ def extra_of(record: logging.LogRecord) -> dict[str, Any]:
 def shorten(record: logging.LogRecord) -> logging.LogRecord:
     """A copy of a record that is complete, short, and keeps nothing else alive.
 
-    Its message includes its arguments, its exception is a text; every string in it has at most
+    Its message includes its arguments, its exception is a text; strings have at most
     ``core_limits.MAX_LOG_CHARACTERS``. Call it on the thread that logs.
     """
     short = copy.copy(record)
@@ -113,22 +111,22 @@ class LastErrors(logging.Handler):
         return list(self._last)
 
 
-class _Allowance(NamedTuple):
-    burst_lines: int
-    lines_per_s: float
+_ADDRESS: Final = limits.LOG_ADDRESS_BURST_LINES, limits.LOG_ADDRESS_LINES_PER_S
+_OTHERS: Final = limits.LOG_BURST_LINES, limits.LOG_LINES_PER_S
 
 
 class _Bucket:
     __slots__ = ("_allowance", "_filled_s", "_tokens")
 
-    def __init__(self, allowance: _Allowance, now_s: float) -> None:
+    def __init__(self, allowance: tuple[int, float], now_s: float) -> None:
         self._allowance = allowance
-        self._tokens = float(allowance.burst_lines)
+        self._tokens = float(allowance[0])
         self._filled_s = now_s
 
     def take(self, now_s: float) -> bool:
-        filled = self._tokens + (now_s - self._filled_s) * self._allowance.lines_per_s
-        self._tokens, self._filled_s = min(filled, self._allowance.burst_lines), now_s
+        burst_lines, lines_per_s = self._allowance
+        filled = self._tokens + (now_s - self._filled_s) * lines_per_s
+        self._tokens, self._filled_s = min(filled, burst_lines), now_s
         if self._tokens < 1:
             return False
         self._tokens -= 1
@@ -143,11 +141,7 @@ class LogRate:
         self._clock = clock
         self._lock = threading.Lock()
         self._buckets: OrderedDict[str, _Bucket] = OrderedDict()  # least recently used first
-        self._of_address = _Allowance(
-            limits.LOG_ADDRESS_BURST_LINES, limits.LOG_ADDRESS_LINES_PER_S
-        )
-        self._of_others = _Allowance(limits.LOG_BURST_LINES, limits.LOG_LINES_PER_S)
-        self._all_addresses = _Bucket(self._of_others, clock())
+        self._all_addresses = _Bucket(_OTHERS, clock())
         self._left_out: Counter[str] = Counter()
 
     def admits(self, record: logging.LogRecord) -> bool:
@@ -159,11 +153,11 @@ class LogRate:
             now_s = self._clock()
             if isinstance(peer, str):
                 source = peer.rpartition(":")[0] or peer
-                bucket = self._bucket(source, self._of_address, now_s)
+                bucket = self._bucket(source, _ADDRESS, now_s)
                 is_admitted = bucket.take(now_s) and self._all_addresses.take(now_s)
             else:
                 source = f"{record.name}:{record.lineno}"
-                is_admitted = self._bucket(source, self._of_others, now_s).take(now_s)
+                is_admitted = self._bucket(source, _OTHERS, now_s).take(now_s)
             if not is_admitted:
                 self.n_left_out += 1
                 if source not in self._left_out and len(self._left_out) >= limits.MAX_LOG_ITEMS:
@@ -177,7 +171,7 @@ class LogRate:
             left_out, self._left_out = self._left_out, Counter()
         return dict(left_out)
 
-    def _bucket(self, source: str, allowance: _Allowance, now_s: float) -> _Bucket:
+    def _bucket(self, source: str, allowance: tuple[int, float], now_s: float) -> _Bucket:
         bucket = self._buckets.get(source)
         if bucket is None:
             bucket = self._buckets[source] = _Bucket(allowance, now_s)

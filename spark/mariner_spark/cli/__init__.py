@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mariner.cli.run import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, CommandError
 from mariner.errors import MarinerError
+from mariner_spark.limits import CANCEL_PERIOD_S
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,17 +32,12 @@ _STORE_OPTION: Final = re.compile(r"^path(?=: )")
 """Option of a store in errors of the data source; on the command line it is ``--store``."""
 
 _SECRETS: Final = re.compile(r"(?<=://)[^/@\s]*:[^/@\s]*@")
-_CANCEL_PERIOD_S: Final = 0.2
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextlib.contextmanager
 def spark_errors() -> Iterator[None]:
-    """Convert errors of Spark to an exit code and a line.
-
-    Raises:
-        CommandError: the command failed, or the extra is not installed.
-    """
+    """Convert errors of Spark to an exit code and a line: raises CommandError."""
     try:
         import numpy as np  # noqa: F401, PLC0415  # see the module
         import pyarrow as pa  # noqa: F401, PLC0415
@@ -51,11 +47,7 @@ def spark_errors() -> Iterator[None]:
         text = f"this needs the extra 'spark': pip install 'mariner-gateway[spark]' ({e})"
         raise CommandError(text, EXIT_USAGE) from None
 
-    from mariner_spark.errors import (  # noqa: PLC0415
-        MarinerSparkError,
-        NoLakeError,
-        OptionError,
-    )
+    from mariner_spark import errors  # noqa: PLC0415
 
     # errors are reported here, once
     logging.basicConfig(handlers=[logging.NullHandler()])
@@ -63,20 +55,19 @@ def spark_errors() -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         raise CommandError("", EXIT_INTERRUPTED) from None
-    except OptionError as e:
+    except errors.OptionError as e:
         text = _STORE_OPTION.sub("--store", without_secrets(str(e)))
         raise CommandError(text, EXIT_FAILED if e.option in _GATEWAY_ERRORS else EXIT_USAGE) from e
-    except NoLakeError as e:
+    except errors.NoLakeError as e:
         raise CommandError(without_secrets(str(e)), EXIT_USAGE) from e
-    except (MarinerSparkError, MarinerError) as e:
+    except (errors.MarinerSparkError, MarinerError) as e:
         raise CommandError(without_secrets(str(e)), EXIT_FAILED) from e
     except PySparkException as e:
         text = without_secrets(reason(str(e)))
-        is_usage = (
-            isinstance(e, AnalysisException) and text.partition(":")[0] not in _GATEWAY_ERRORS
-        )
-        text = _STORE_OPTION.sub("--store", text)
-        raise CommandError(text, EXIT_USAGE if is_usage else EXIT_FAILED) from e
+        is_of_gateway = text.partition(":")[0] in _GATEWAY_ERRORS
+        is_usage = isinstance(e, AnalysisException) and not is_of_gateway
+        code = EXIT_USAGE if is_usage else EXIT_FAILED
+        raise CommandError(_STORE_OPTION.sub("--store", text), code) from e
     except Py4JJavaError as e:
         text = str(e)  # a line about the call, and then what happened
         raise CommandError(reason(text.partition("\n: ")[2] or text), EXIT_FAILED) from e
@@ -90,15 +81,11 @@ def spark_errors() -> Iterator[None]:
 
 @contextlib.contextmanager
 def spark_session() -> Iterator[tuple["SparkSession", Callable[[], None]]]:
-    """The session of a command; a new one is quiet, and stopped at the end.
+    """The session of a command; a new one is quiet, and stopped at the end. Raises JavaError.
 
-    SIGINT and SIGTERM cancel the jobs of Spark, and then end the command, because interrupting
-    Spark itself leaves it in a bad state. A second signal ends the command at once. Also yields a
-    check to call between two steps: it raises KeyboardInterrupt after a signal.
-
-    Raises:
-        KeyboardInterrupt: a signal came.
-        JavaError: there is no Java.
+    SIGINT and SIGTERM cancel the jobs of Spark, and then end the command by KeyboardInterrupt: to
+    interrupt Spark itself leaves it in a bad state. A second signal ends the command at once. The
+    check that is yielded is to be called between two steps; it raises after a signal.
     """
     from pyspark import SparkContext  # noqa: PLC0415  # others need not import it
     from pyspark.sql import SparkSession  # noqa: PLC0415
@@ -112,7 +99,7 @@ def spark_session() -> Iterator[tuple["SparkSession", Callable[[], None]]]:
         spark = mariner_spark.get_session()
 
     def cancel() -> None:
-        while not ended.wait(_CANCEL_PERIOD_S):
+        while not ended.wait(CANCEL_PERIOD_S):
             with contextlib.suppress(Exception):  # Java may have got the signal as well
                 spark.interruptAll()
 
@@ -136,8 +123,10 @@ def spark_session() -> Iterator[tuple["SparkSession", Callable[[], None]]]:
         raise
     finally:
         ended.set()
-        if is_ours:
-            _stop(spark)
+        if is_ours:  # errors are ignored, because Java may have exited already
+            with warnings.catch_warnings(), contextlib.suppress(Exception):
+                warnings.simplefilter("ignore")
+                spark.stop()
 
 
 def interruptible() -> contextlib.AbstractContextManager[None]:
@@ -168,13 +157,6 @@ def _silence(spark: "SparkSession") -> None:
         context.setLogLevel("OFF")
         # prints a traceback when Java is gone
         context._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]
-
-
-def _stop(spark: "SparkSession") -> None:
-    """Stop a session; errors are ignored, because Java may have exited already."""
-    with warnings.catch_warnings(), contextlib.suppress(Exception):
-        warnings.simplefilter("ignore")
-        spark.stop()
 
 
 def without_secrets(text: str) -> str:

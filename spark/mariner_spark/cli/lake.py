@@ -5,18 +5,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-import msgspec
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from eventer_bridge.model import Timestamp
 from mariner.cli import output
 from mariner.cli.mariner_server import MARINER
 from mariner.cli.output import progress
-from mariner.cli.run import printable
-from mariner.cli.target import Target, command_of, is_from_environment, server_options
-from mariner.cli.values import counted, format_timestamp
+from mariner.cli.target import JSON_OPTION, Target, command_of, is_from_environment, server_options
+from mariner.cli.values import counted
 from mariner_spark.cli import interruptible, spark_errors, without_secrets
 
 if TYPE_CHECKING:
@@ -188,7 +184,7 @@ def rebuild(path: str) -> None:
 
 @lake.command()
 @_LAKE
-@click.option("--json", "is_json", is_flag=True, help="Print a JSON object.")
+@JSON_OPTION
 def info(path: str, is_json: bool) -> None:
     """Show what is in LAKE: events, files, times, and the last event of each server.
 
@@ -199,23 +195,19 @@ def info(path: str, is_json: bool) -> None:
 
         found = read_info(path)
     if is_json:
-        output.write_text(msgspec.json.encode(found).decode())
+        output.write_json(found)
     else:
-        _write_info(path, found)
+        output.write_pairs(_rows(path, found))
 
 
-_OPTIONS = server_options("MARINER", 23014)
-for _option in _OPTIONS:
-    _option.required = False  # a store needs none
-    if _option.name == "host":
-        _option.callback = None  # it can name several, with their ports
+_OPTIONS = server_options("MARINER", 23014, is_named=False)
+_OPTIONS[0].callback = None  # it can name several hosts, with their ports
 lake.add_command(command_of(MARINER._replace(options=_OPTIONS), ingest))
 
 
 def _source_options(
     server: Target, server_ids: tuple[int, ...], batch: int | None
 ) -> dict[str, str]:
-    """Options of the data source for a gateway."""
     options = {
         "host": server.host,
         "port": str(server.port),
@@ -231,18 +223,16 @@ def _source_options(
     return {name: str(value) for name, value in options.items() if value is not None}
 
 
-def _write_info(path: str, found: "LakeInfo") -> None:
+def _rows(path: str, found: "LakeInfo") -> list[tuple[str, str]]:
     rows = [("lake", without_secrets(path))]
     for name, table in found.tables.items():
         behind = f", {counted(table.behind, 'commit')} behind" if table.behind else ""
-        rows.append(
-            (
-                name,
-                f"version {table.version}, {counted(table.rows, 'row')} in"
-                f" {counted(table.files, 'file')}, {table.bytes} bytes{behind}; to be deleted:"
-                f" {counted(table.unused_files, 'file')}, {table.unused_bytes} bytes",
-            )
+        text = (
+            f"version {table.version}, {counted(table.rows, 'row')} in"
+            f" {counted(table.files, 'file')}, {table.bytes} bytes{behind}; to be deleted:"
+            f" {counted(table.unused_files, 'file')}, {table.unused_bytes} bytes"
         )
+        rows.append((name, text))
     if found.first is not None and found.last is not None:
         rows.append(("time", f"{_moment(found.first)} to {_moment(found.last)}"))
     rows += (
@@ -253,14 +243,8 @@ def _write_info(path: str, found: "LakeInfo") -> None:
         )
         for server, last in sorted(found.positions.items())
     )
-    rows.append(("values of", found.value_path))
-    table_ = Table(box=None, pad_edge=False, show_header=False)
-    for _ in range(2):
-        table_.add_column(overflow="fold")
-    for name, value in rows:
-        table_.add_row(Text(name, style="bold"), Text(printable(value)))
-    output.write_rich(table_)
+    return [*rows, ("values of", found.value_path)]
 
 
 def _moment(us: int) -> str:
-    return format_timestamp(Timestamp(*divmod(us, 1_000_000)))
+    return Timestamp(*divmod(us, 1_000_000)).to_iso()

@@ -20,7 +20,7 @@ from eventer_bridge.model import EventType, Timestamp
 from mariner.cli import output
 from mariner.cli.run import EXIT_FAILED, CommandError
 from mariner.cli.target import choose_token, server_options
-from mariner.cli.values import LAST_TIME, PATTERN, TIME, format_timestamp
+from mariner.cli.values import LAST_TIME, PATTERN, TIME
 from mariner_spark.cli import spark_errors, spark_session, without_secrets
 
 NAMES: Final = (
@@ -134,8 +134,8 @@ def report(  # noqa: PLR0917  # click gives all of them by name
             folder=out,
             names=() if _ALL in names else tuple(dict.fromkeys(names)),
             types=types or None,
-            first=None if first is None else format_timestamp(first),
-            last=None if last is None else format_timestamp(last),
+            first=None if first is None else first.to_iso(),
+            last=None if last is None else last.to_iso(),
             value_path=value_path,
             depth=depth,
         )
@@ -158,7 +158,6 @@ def report(  # noqa: PLR0917  # click gives all of them by name
 
 
 def _gateway_arguments(address: str, access: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of ``mariner_spark.read`` for a gateway."""
     if _ADDRESS.fullmatch(address) is None:
         raise click.BadParameter(f"{address!r}: expected HOST or HOST:PORT", param_hint="--gateway")
     if access["name"] is None:
@@ -171,14 +170,6 @@ def _gateway_arguments(address: str, access: Mapping[str, Any]) -> dict[str, Any
         "tls": access["tls"] or None,
         **{name: access[name] for name in ("tls_ca", "cert", "key")},
     }
-
-
-def _access_options() -> list[click.Option]:
-    """Options for the credentials and TLS of a gateway."""
-    options = [i for i in server_options("MARINER", _PORT) if i.name not in {"host", "port"}]
-    for option in options:
-        option.required = False  # a store or a lake needs none
-    return options
 
 
 @contextlib.contextmanager
@@ -198,4 +189,4 @@ def _progress() -> Iterator[Callable[[str, int | None], None]]:
         yield on_step
 
 
-report.params += _access_options()
+report.params += server_options("MARINER", _PORT, is_named=False)[2:]  # without host and port

@@ -60,8 +60,7 @@ def ingest(
             client may see are ingested: a lake has all events of each server.
         value_path: path in JSON payloads of the column ``value``; None: as before,
             ``$.value`` for a new lake.
-        interval_s: seconds between two looks for new events of a continuous run; None: ingest the
-            events that are available now.
+        interval_s: seconds between two looks of a continuous run; None: what is available now.
         on_progress: called after each look. If it raises, the run ends.
 
     Raises:
@@ -105,13 +104,8 @@ def ingest_store(
 ) -> None:
     """Append the events of a store, or of a backup, that a lake lacks, as :func:`ingest` does.
 
-    ``on_progress`` is called with the number of parts done, and of all.
-
-    Raises:
-        LakeError: the lake cannot be read or written, its values are from another path, or the
-            store has another history of a server.
-        OptionError: there is no store, or it cannot be read.
-        StorageError: it is damaged.
+    ``on_progress`` is called with the number of parts done, and of all. Raises LakeError as there;
+    OptionError if there is no store, or it cannot be read; StorageError if it is damaged.
     """
     lake, driver, store_path = Lake(path), snapshots.this_driver(), store_path.absolute()
     base = positions_of(lake.check(value_path))
@@ -169,8 +163,7 @@ def _check(
 ) -> None:
     """Refuse a source whose events do not continue those in the lake after the positions ``base``.
 
-    ``moments`` are servers, with a name of the source, and the timestamp that the session at the
-    position has there.
+    ``moments``: servers, a name of the source, and the timestamp of the position's session there.
     """
     for server in base.keys() & histories.keys():
         last = base[server]
@@ -179,10 +172,10 @@ def _check(
     for server, source, moment in moments:
         there, here = times.to_us(moment), base[server].timestamp
         if there != here:
+            one, other = (times.to_datetime(i).isoformat() for i in (there, here))
             raise LakeError(
                 f"{lake}: {source} has other events of server {server} than the lake: its session"
-                f" {base[server].session} is of {times.to_datetime(there).isoformat()}, in the lake"
-                f" of {times.to_datetime(here).isoformat()}. {_OTHER_STORE}"
+                f" {base[server].session} is of {one}, in the lake of {other}. {_OTHER_STORE}"
             )
 
 
@@ -211,10 +204,7 @@ def do_all(
     """Do picklable work for each part, here and in other processes: one part starts none.
 
     Returns the results, in any order. ``on_progress`` is called with the number of parts done, and
-    of all.
-
-    Raises:
-        ProcessKilledError: one of the processes was killed.
+    of all. Raises ProcessKilledError if one of the processes was killed.
     """
     results: list[R] = []
 

@@ -11,7 +11,7 @@ import dataclasses
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import groupby
+from itertools import chain, groupby
 from operator import itemgetter
 from typing import Final
 
@@ -49,15 +49,9 @@ def compact(
     at once both succeed, so that rows are there twice, and its z-order compares only the first
     bytes of texts, so that types with a common beginning stay mixed.
 
-    Args:
-        path: the lake.
-        grace_hours: how long files are kept that belong to no table (any more): longer than the
-            longest query and the longest batch of an ingestion.
-        is_by_type: sort the rows of each day by type and time, rather than by time: every file of
-            ``events`` and ``values`` is written anew.
-
-    Raises:
-        LakeError: there is no lake, or it cannot be read or written.
+    Files that belong to no table (any more) are kept for ``grace_hours``: longer than the longest
+    query and batch of an ingestion. ``is_by_type`` sorts the rows of each day by type and time,
+    rather than by time: every file of ``events`` and ``values`` is written anew. Raises LakeError.
     """
     lake = Lake(path)
     lake.open()
@@ -176,11 +170,8 @@ def _update(lake: Lake, name: str, is_new: bool) -> bool:
     if is_new := paths is None:
         paths = tables.paths_of(events)
     if name == LATEST and paths:
-        old = (
-            []
-            if is_new
-            else [tables.read_rows(lake, LATEST, path) for path in tables.paths_of(table)]
-        )
+        known = [] if is_new else tables.paths_of(table)
+        old = [tables.read_rows(lake, LATEST, path) for path in known]
         rows = pa.concat_tables([arrow_schema(LATEST).empty_table(), *old])
         for path in sorted(paths, reverse=True):  # by time: the others seldom have later events
             rows = _with_later(lake, rows, path)
@@ -188,9 +179,8 @@ def _update(lake: Lake, name: str, is_new: bool) -> bool:
     else:
         columns, is_number = arrow_schema(VALUES).names, pc.field("value").is_valid()
         parts = (tables.read_rows(lake, EVENTS, path, columns).filter(is_number) for path in paths)
-    files = [
-        file for rows in parts if rows.num_rows for file in tables.write_rows(lake, name, rows)
-    ]
+    written = [tables.write_rows(lake, name, rows) for rows in parts if rows.num_rows]
+    files = [*chain.from_iterable(written)]
     return lake.commit(table, name, files, [Transaction(_APP, last)], replaces_all=is_new)
 
 
@@ -240,10 +230,9 @@ def _with_later(lake: Lake, rows: pa.Table, path: str) -> pa.Table:
 
 
 class TableInfo(msgspec.Struct, frozen=True):
-    """A table; ``bytes`` is the size of its files.
+    """A table; ``bytes`` is the size of its files, ``unused_files`` would be deleted by a vacuum.
 
-    ``behind`` are commits of rows to ``events`` that it lacks, ``unused_files`` those that a vacuum
-    would delete.
+    ``behind`` are commits of rows to ``events`` that it lacks.
     """
 
     version: int
@@ -258,15 +247,10 @@ class TableInfo(msgspec.Struct, frozen=True):
 class LakeInfo(msgspec.Struct, frozen=True):
     """Summary of a lake; printed by ``mariner lake info --json``.
 
-    Attributes:
-        tables: by name.
-        first: timestamp of the first event, microseconds since 1970; None: there is none. After a
-            compaction the log has it in milliseconds.
-        last: timestamp of the last event.
-        value_path: path of the column ``value``.
-        positions: server to its last event.
-        lag_s: server to the age of that event in seconds, by the clock of this machine; of a server
-            that registers nothing, it grows, although the lake lacks nothing.
+    ``first`` and ``last``: timestamps of events, microseconds since 1970, None without events;
+    after a compaction the log has them in milliseconds. ``positions``: the last event of each
+    server; ``lag_s``: its age by the clock of this machine, which grows if the server registers
+    nothing.
     """
 
     tables: dict[str, TableInfo]
@@ -316,7 +300,6 @@ def count(path: str) -> tuple[int, int]:
 
 
 def _totals(table: DeltaTable) -> tuple[int, int, int]:
-    """Rows, files and bytes of a table."""
     files = pa.table(table.get_add_actions())
     n_rows, n_bytes = (pc.sum(files.column(i)).as_py() or 0 for i in ("num_records", "size_bytes"))
     return n_rows, files.num_rows, n_bytes

@@ -1,11 +1,9 @@
 """The Delta tables of a lake: where they are, their columns, and their files.
 
 A file has rows of one day (UTC) of ``timestamp``, sorted by it, in row groups of which each task of
-Spark reads one. Types and the like are dictionary-encoded, ids and times delta-encoded. A written
-file is no part of a table until it is committed.
-
-Credentials for object stores come from the environment, by the names of the ``object_store``
-library (``AWS_ACCESS_KEY_ID``, ``GOOGLE_SERVICE_ACCOUNT``, ``AZURE_STORAGE_ACCOUNT_KEY``, …).
+Spark reads one. A written file is no part of a table until it is committed. Credentials for object
+stores come from the environment, by the names of the ``object_store`` library
+(``AWS_ACCESS_KEY_ID``, ``GOOGLE_SERVICE_ACCOUNT``, ``AZURE_STORAGE_ACCOUNT_KEY``, …).
 """
 
 import contextlib
@@ -82,12 +80,7 @@ def delta_schema(table: str) -> pa.Schema:
 class Lake:
     """Tables below a root: a path of this machine, or a URI (``file`` or one of ``SCHEMES``).
 
-    Attributes:
-        is_local: whether it is on this machine.
-        root: as deltalake takes it.
-
-    Raises:
-        LakeError: a lake cannot be there.
+    ``root`` is as deltalake takes it. Raises LakeError if a lake cannot be there.
     """
 
     def __init__(self, root: str) -> None:
@@ -116,8 +109,7 @@ class Lake:
     def find(self, table: str = EVENTS) -> DeltaTable | None:
         """A table at its latest version; None: there is none.
 
-        Raises:
-            LakeError: it cannot be read, or the folder is a lake of the format before.
+        Raises LakeError if it cannot be read, or the folder is a lake of the format before.
         """
         with self.errors():
             self._refuse_blocking(table)
@@ -140,9 +132,8 @@ class Lake:
     def open(self, table: str = EVENTS, version: int | datetime | None = None) -> DeltaTable:
         """A table, at a version or the moment of one; None: the latest.
 
-        Raises:
-            NoLakeError: there is no such table.
-            LakeError: as :meth:`find`, or there is no such version.
+        Raises NoLakeError if there is no such table, LakeError as :meth:`find`, and without the
+        version.
         """
         found = self.find(table)
         if found is None:
@@ -160,12 +151,9 @@ class Lake:
     def check(self, value_path: str | None) -> DeltaTable | None:
         """The table of events, if there is one; checks that events can be added.
 
-        Args:
-            value_path: path of the column ``value``; None: that of the lake.
-
-        Raises:
-            LakeError: it cannot be read, or its values are from another path.
-            MarinerSparkError: it would be in a store, or the path of values is invalid.
+        Raises LakeError if it cannot be read, or its values are from another path than
+        ``value_path`` (None: that of the lake); MarinerSparkError if it would be in a store, or the
+        path is invalid.
         """
         if value_path is not None:
             values.parse(value_path)
@@ -178,11 +166,7 @@ class Lake:
         return found
 
     def create(self, table: str, value_path: str | None = None) -> DeltaTable:
-        """A table, created if there is none, with a path of ``value`` as for :meth:`check`.
-
-        Raises:
-            MarinerSparkError: as :meth:`check`, or it cannot be created.
-        """
+        """A table, created if there is none; ``value_path`` and errors as of :meth:`check`."""
         found = self.check(value_path) if table == EVENTS else self.find(table)
         if found is not None:
             return found
@@ -215,14 +199,8 @@ class Lake:
         """Commit changes of files together with application transactions; durably.
 
         ``table`` is at the version that the changes were made for; if ``replaces_all``, it has no
-        other files then.
-
-        Returns:
-            Whether it was done; false: another commit changed one of the transactions, or came
-            before one that removes files.
-
-        Raises:
-            LakeError: the table cannot be written.
+        other files then. Returns whether it was done; false: another commit changed one of the
+        transactions, or came before one that removes files. Raises LakeError if it is not writable.
         """
         # deltalake does not notice that another commit removes the same file, or adds more files
         tries = 0 if replaces_all or any(isinstance(i, RemoveAction) for i in actions) else None
@@ -244,10 +222,8 @@ class Lake:
     def vacuum(self, name: str, grace_hours: int, *, is_dry: bool = False) -> list[str]:
         """Delete files below a table that belong to no version, and are older than the grace.
 
-        Returns their paths; if ``is_dry``, they are only listed.
-
-        Raises:
-            LakeError: one cannot be deleted, or a link in the folder leads out of it.
+        Returns their paths; if ``is_dry``, they are only listed. Raises LakeError if one cannot be
+        deleted, or a link in the folder leads out of it.
         """
         for path in Path(self.uri(name)).rglob("*") if self.is_local and not is_dry else ():
             if path.is_symlink():
@@ -360,8 +336,8 @@ def write_rows(
 ) -> list[AddAction]:
     """Write at least one row of a table to files, to be committed: a file a day if partitioned.
 
-    The columns may be in any order; ``type`` may be missing. Rows are sorted by time or, if
-    ``is_by_type`` (of one day only), by type first.
+    Columns are in any order; ``type`` may be missing. Sorted by time or (one day only) by type
+    first.
     """
     names = arrow_schema(table).names
     order = ("type_path", *ORDER) if is_by_type else ORDER

@@ -33,11 +33,8 @@ _UUID: Final = struct.Struct(">qq")
 class Position(msgspec.Struct, frozen=True, order=True):
     """The last event of a server in a lake; of a server, later ones are greater.
 
-    Attributes:
-        session, instance: id of the event.
-        timestamp: its timestamp, microseconds since 1970: reveals another store of a server with
-            the same id.
-        history: UUID of the history that it belongs to, if the server reported one.
+    Its ``timestamp`` (microseconds since 1970) reveals another store of a server with the same id;
+    ``history`` is the UUID of the history that it belongs to, if the server reported one.
     """
 
     session: int
@@ -76,10 +73,7 @@ def positions_of(events: DeltaTable | None) -> dict[int, Position]:
 
 
 def transactions(events: DeltaTable, reached: Positions) -> list[Transaction]:
-    """Transactions that move servers to new positions.
-
-    A commit to another version of the table conflicts if a position has changed.
-    """
+    """Transactions that move servers; they conflict with a commit that changed a position."""
     known = servers_of(events)
     servers = [*known, *(i for i in reached if i not in known)]
     numbers = {f"servers/{i}": servers[i] for i in range(len(known), len(servers))}
@@ -121,11 +115,8 @@ def append(
 ) -> None:
     """Commit the files of all tasks: all events after the positions ``base``, up to some id.
 
-    ``histories`` are the names of the histories of the servers, as far as known.
-
-    Raises:
-        LakeError: another writer added events of the same servers meanwhile, or a file is gone; the
-            lake is unchanged.
+    ``histories`` are the names of the histories of the servers, as far as known. Raises LakeError,
+    with the lake unchanged, if another writer added events of the same servers, or a file is gone.
     """
     files = [file for part in written for file in part.files]
     if not files:

@@ -17,20 +17,15 @@ def activity(
 ) -> DataFrame:
     """Events by type prefix and time.
 
-    A row is a type prefix and a bucket of time with events:
+    A row is a type prefix and a bucket of time with events; there are at most
+    ``limits.REPORT_PREFIXES`` prefixes:
 
-    * ``prefix``: path of the first segments of the types; null: all but the largest prefixes
+    * ``prefix``: path of the first ``depth`` segments of the types; null: all but the largest
     * ``bucket``: start of the bucket; ``bucket_s``: its length in seconds
     * ``events``: number of events; ``bytes``: total size of their payloads
 
-    Args:
-        events: see ``events``.
-        depth: number of segments of a prefix.
-        width: length of a bucket; None: for at most ``limits.REPORT_BUCKETS``.
-        span: span of the events; None: found by reading them.
-
-    Returns:
-        Rows by prefix and time, of ``limits.REPORT_PREFIXES`` prefixes at most.
+    Without a ``width``, there are at most ``limits.REPORT_BUCKETS`` buckets. Without the ``span``
+    of the events, it is found by reading them.
     """
     events = prepare(events)
     width = width or bucket_width(span or span_of(events))
@@ -62,7 +57,6 @@ def activity(
 
 
 def _view(rows: Sequence[views.Row], _totals: views.Row) -> views.View:
-    """Stacked bars over time."""
     others = "all others"
     prefixes = views.labels_of("prefix", rows)
     colours = dict(zip(prefixes.values(), views.PALETTE, strict=False))

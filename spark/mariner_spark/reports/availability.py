@@ -36,29 +36,7 @@ _ENGINE_TYPE: Final = r"^event/[^/]+/engine\z"
 _CLIENT_TYPE: Final = r"^event/[^/]+/(eventer|mariner)/([^/]+)\z"
 
 
-def runs(events: DataFrame) -> DataFrame:
-    """Runs of engines, and connected times of clients.
-
-    A row is an uninterrupted time in which an engine ran, or a client had a connection:
-
-    * ``server``: id of the server
-    * ``kind``: ``engine``; ``eventer`` or ``mariner`` (a client of that protocol); ``clients`` (any
-      client)
-    * ``name``: of the client, null otherwise
-    * ``begin``, ``end``, and ``up_s``: seconds between them
-    * ``is_begin_seen``: whether its begin was read; false: it began before the first event
-    * ``ended_by``: ``stopped`` or ``killed`` (the engine), ``disconnected`` (the client); null:
-      it was up at the last event of the server
-
-    The events are all of the servers, of any type, because a killed engine's run ends with the
-    last one; or the result of :func:`find_runs`. The ``limits.REPORT_ROWS`` latest runs are
-    returned, the latest first.
-    """
-    return RUNS.first(find_runs(events))
-
-
 def _totals_of_runs(_events: DataFrame, found: DataFrame) -> DataFrame:
-    """Totals of :func:`find_runs`: a row."""
     longest = sf.struct(*_SUBJECT, _up_s().alias("up_s"))
     order = sf.struct(_up_s(), "begin", *_SUBJECT)
     return found.agg(
@@ -73,8 +51,8 @@ def _up_s() -> Column:
     return seconds(us("end") - us("begin"))
 
 
-def availability(events: DataFrame) -> DataFrame:
-    """Uptime of engines and clients.
+def find_availability(events: DataFrame) -> DataFrame:
+    """Uptime of engines and clients; :func:`availability` has engines first, then the most runs.
 
     A row is an engine or a client (``server``, ``kind``, ``name`` as in :func:`runs`):
 
@@ -85,14 +63,8 @@ def availability(events: DataFrame) -> DataFrame:
     * ``longest_down_s``: seconds of the longest time down; null: there was none
     * ``is_up``: whether it was up at the last event of its server
 
-    The events are as for :func:`runs`. Engines come first, then the most runs;
-    ``limits.REPORT_ROWS`` at most.
+    The events are as for :func:`runs`.
     """
-    return AVAILABILITY.first(find_availability(events))
-
-
-def find_availability(events: DataFrame) -> DataFrame:
-    """All rows of :func:`availability`, in any order."""
     of_subject = Window.partitionBy(*_SUBJECT).orderBy("begin", "end")
     whole_us = us("last") - us("first")
     down_us = us("up_again") - us("end")
@@ -114,11 +86,7 @@ def find_availability(events: DataFrame) -> DataFrame:
             sf.bool_or(sf.isnull("ended_by")).alias("is_up"),
         )
         .select(
-            *_SUBJECT,
-            "runs",
-            "killed",
-            "first",
-            "last",
+            *(*_SUBJECT, "runs", "killed", "first", "last"),
             seconds(sf.col("up_us")).alias("up_s"),
             seconds(whole_us - sf.col("up_us")).alias("down_s"),
             sf.try_divide(sf.col("up_us"), whole_us).alias("share"),
@@ -129,10 +97,22 @@ def find_availability(events: DataFrame) -> DataFrame:
 
 
 def find_runs(events: DataFrame) -> DataFrame:
-    """All runs, in any order: the columns of :func:`runs` without ``up_s``.
+    """Runs of engines, and connected times of clients, in any order; :func:`runs` has the latest.
 
-    Both reports are computed from them, and it is most of their work:
-    ``find_runs(events).persist()`` does it once. Its result may be the argument, too.
+    A row is an uninterrupted time in which an engine ran, or a client had a connection:
+
+    * ``server``: id of the server
+    * ``kind``: ``engine``; ``eventer`` or ``mariner`` (a client of that protocol); ``clients`` (any
+      client)
+    * ``name``: of the client, null otherwise
+    * ``begin``, ``end``; and ``up_s`` (of :func:`runs`): seconds between them
+    * ``is_begin_seen``: whether its begin was read; false: it began before the first event
+    * ``ended_by``: ``stopped`` or ``killed`` (the engine), ``disconnected`` (the client); null:
+      it was up at the last event of the server
+
+    The events are all of the servers, of any type, because a killed engine's run ends with the last
+    one; or the result of this function: ``find_runs(events).persist()`` does most of the work of
+    both reports once.
     """
     if "is_begin_seen" in events.columns:
         return events
@@ -290,7 +270,6 @@ def _mark(moment: str, is_begin: bool, is_seen: bool) -> Column:
 
 
 def _view_availability(rows: Sequence[views.Row], totals: views.Row) -> views.View:
-    """Bars: the part of the time that each was up."""
     shown = rows[: views.N_BARS]
     names = _labels_of_subjects(shown, totals)
     marks = [
@@ -305,10 +284,7 @@ def _view_availability(rows: Sequence[views.Row], totals: views.Row) -> views.Vi
         for row in shown
     ]
     tips = views.tooltip(what="name", up="up", down="down", runs="runs")
-    engines, clients = (
-        views.plural(totals["engines"], "engine"),
-        views.plural(totals["clients"], "client"),
-    )
+    engines, clients = (views.plural(totals[f"{i}s"], i) for i in ("engine", "client"))
     finding = f"{engines}, killed {views.plural(totals['killed'], 'time')}; {clients}."
     note = views.part_of(len(shown), totals["rows"], "row")
     spec = views.bars(marks, list(names.values()), tips)
@@ -316,7 +292,6 @@ def _view_availability(rows: Sequence[views.Row], totals: views.Row) -> views.Vi
 
 
 def _view_runs(rows: Sequence[views.Row], totals: views.Row) -> views.View:
-    """Timeline of the times that each was up."""
     engines_first = sorted(rows, key=lambda row: (row["kind"] != "engine", row["begin"]))
     names = _labels_of_subjects(engines_first, totals)
     shown = dict(list(names.items())[: views.N_BARS])
@@ -349,14 +324,12 @@ def _view_runs(rows: Sequence[views.Row], totals: views.Row) -> views.View:
 
 
 def _subject(row: views.Row) -> tuple[int, str, str | None]:
-    """Key of an engine or client."""
     return row["server"], row["kind"], row["name"]
 
 
 def _labels_of_subjects(
     rows: Sequence[views.Row], totals: views.Row
 ) -> dict[tuple[int, str, str | None], str]:
-    """Labels of engines and clients."""
     return views.labels({_subject(row): _name_of_subject(row, totals) for row in rows})
 
 
@@ -416,3 +389,6 @@ RUNS: Final = views.Report(
     totals=_totals_of_runs,
     is_about_servers=True,
 )  # fmt: skip
+
+runs: Final = views.first_of(find_runs, RUNS)
+availability: Final = views.first_of(find_availability, AVAILABILITY)

@@ -26,15 +26,10 @@ _CORE_TYPE: Final = (
 def prepare(events: DataFrame, value_path: str = DEFAULT_PATH) -> DataFrame:
     """Select the columns that reports need, with payloads replaced by figures about them.
 
-    Args:
-        events: with the columns of ``schema.SCHEMA``, or prepared already; existing columns
-            ``value`` and ``value_unread`` are kept.
-        value_path: path of the number in a payload, if there is no ``value`` (``values``).
-
-    Returns:
-        One row per event: its id, type path, timestamps and kind of payload; ``payload`` the
-        begin of a JSON payload, ``payload_bytes`` the size of any payload, ``value`` its number
-        or null, ``value_unread`` whether the number could not be read.
+    Existing columns ``value`` and ``value_unread`` are kept; ``value_path`` is for events without.
+    A row per event has its id, type path, timestamps and kind of payload; ``payload`` is the begin
+    of a JSON payload, ``payload_bytes`` the size of any, ``value`` its number or null,
+    ``value_unread`` whether the number could not be read. Prepared events stay as they are.
     """
     if "payload_bytes" in events.columns:
         return events

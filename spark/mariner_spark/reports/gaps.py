@@ -15,7 +15,7 @@ FACTOR: Final = 3.0
 """A silence of more than so many median intervals is a gap: twice is a single lost event."""
 
 
-def gaps(
+def find_gaps(
     events: DataFrame,
     *,
     expected: timedelta | None = None,
@@ -25,42 +25,22 @@ def gaps(
 ) -> DataFrame:
     """Gaps of types: times without events.
 
-    A row is a time in which a type had no event although one was expected:
+    A row is a time in which a type had no event although one was expected; :func:`gaps` returns the
+    ``limits.REPORT_ROWS`` with the largest ratios, the largest first:
 
     * ``type_path``
     * ``begin``: its last event before the gap; ``end``: its next event, or the end
     * ``silence_s``: seconds between them
     * ``expected_s``: expected interval in seconds: ``expected``, or the median of the type's
       intervals (zero intervals do not count; types with fewer than ``limits.MIN_INTERVALS`` have
-      no gaps)
+      no gaps), of which more than ``factor`` are a gap
     * ``ratio``: ``silence_s`` / ``expected_s``
-    * ``is_open``: whether it lasted until the end
+    * ``is_open``: whether it lasted until the end, which is ``end_us`` (the timestamp of the last
+      event of any type, in microseconds) or, without it, that of the last one of ``events``
 
-    Args:
-        events: see ``events``.
-        expected: interval expected of every type; a longer one is a gap.
-        factor: without ``expected``: a gap is longer than so many median intervals.
-        end_us: end of the time, in microseconds: timestamp of the last event of any type; None:
-            of the last one of ``events``.
-        with_core: whether the core's own types count, about servers and their clients: their
-            events are not periodic.
-
-    Returns:
-        The ``limits.REPORT_ROWS`` gaps with the largest ratios, the largest first.
+    Without ``with_core`` the core's own types do not count, which are about servers and their
+    clients: their events are not periodic.
     """
-    found = find_gaps(events, expected=expected, factor=factor, end_us=end_us, with_core=with_core)
-    return REPORT.first(found)
-
-
-def find_gaps(
-    events: DataFrame,
-    *,
-    expected: timedelta | None = None,
-    factor: float = FACTOR,
-    end_us: int | None = None,
-    with_core: bool = True,
-) -> DataFrame:
-    """All rows of :func:`gaps`, in any order."""
     events = prepare(events)
     end = moment(span_of(events).last if end_us is None else end_us)
     if not with_core:
@@ -74,12 +54,7 @@ def find_gaps(
             sf.col("timestamp").alias("begin"),
             sf.lead("timestamp").over(in_order).alias("next"),
         )
-        .select(
-            "type_path",
-            "begin",
-            sf.coalesce("next", end).alias("end"),
-            sf.isnull("next").alias("is_open"),
-        )
+        .select("*", sf.coalesce("next", end).alias("end"), sf.isnull("next").alias("is_open"))
         .select("*", silence)
         .where("silence_us > 0")
     )
@@ -113,7 +88,6 @@ def find_gaps(
 
 
 def _view(rows: Sequence[views.Row], totals: views.Row) -> views.View:
-    """Timeline of the types with the largest gaps."""
     names = views.labels_of("type_path", rows)
     shown = dict(list(names.items())[: views.N_BARS])
     colours = {"until the end": "#ff725c", "until the next event": "#e8a33d"}
@@ -169,3 +143,5 @@ REPORT: Final = views.Report(
         ).alias("longest"),
     ),
 )  # fmt: skip
+
+gaps: Final = views.first_of(find_gaps, REPORT)

@@ -56,17 +56,13 @@ REPORTS: Final[Mapping[str, views.Report]] = {
 
 
 class ReportJob(NamedTuple):
-    """Reports to generate, and the events that they are about.
+    """Reports to generate (no names: all), and the events that they are about.
 
-    Attributes:
-        source: arguments of ``reader.read`` for a store, a gateway or a lake.
-        title: name of the source on the page; contains no secret.
-        folder: folder of the files; it is created, and existing files are replaced.
-        names: names in :data:`REPORTS`; none: all of them.
-        types, first, last: selection of events, as ``reader.read`` takes it.
-        value_path: path of the number in a payload (``values``); None: the path of the lake, or
-            ``values.DEFAULT_PATH``.
-        depth: number of segments of a type prefix.
+    ``source`` are arguments of ``reader.read`` for a store, a gateway or a lake, ``types``,
+    ``first`` and ``last`` those that select events. The title contains no secret. The folder is
+    created, and files in it are replaced. ``value_path`` is that of the number in a payload
+    (``values``); None: the lake's, or ``values.DEFAULT_PATH``. ``depth``: number of segments of a
+    type prefix.
     """
 
     source: Mapping[str, Any]
@@ -113,9 +109,8 @@ class Overview(NamedTuple):
 def check(job: ReportJob) -> None:
     """Check a job before anything is started.
 
-    Raises:
-        MarinerSparkError: an option is wrong, there is no store or lake, or the files would be in
-            a store.
+    Raises MarinerSparkError if an option is wrong, there is no store or lake, or the files would be
+    in a store.
     """
     if job.value_path is not None:
         values.parse(job.value_path)
@@ -137,11 +132,7 @@ def generate(spark: SparkSession, job: ReportJob, on_step: Callable[[str, int], 
     """Generate reports; returns the page.
 
     ``on_step`` is called at the begin of each step, with its name and the number of all steps.
-
-    Raises:
-        MarinerSparkError: there is no lake, or it cannot be read.
-        PySparkException: Spark failed, as it does if the source does.
-        OSError: a file cannot be written.
+    Raises MarinerSparkError, PySparkException if Spark or the source failed, OSError if a file did.
     """
     reports = [REPORTS[name] for name in job.names or REPORTS]
 
@@ -239,10 +230,7 @@ def _write(table: pa.Table, path: Path) -> None:
 
 
 def _without_formulas(table: pa.Table) -> pa.Table:
-    """A table for spreadsheets: text that they would run as a formula gets a ``'`` before it.
-
-    Event types, client names and payloads are untrusted.
-    """
+    """A table for spreadsheets: untrusted text that would be a formula gets a ``'`` before it."""
     for index, field in enumerate(table.schema):
         if pa.types.is_string(field.type):
             cells = table.column(index)
@@ -304,14 +292,13 @@ def _read(spark: SparkSession, job: ReportJob) -> Iterator[DataFrame]:
 
 
 def _value_path(job: ReportJob) -> str:
-    """Path of the numbers in payloads."""
     return job.path_of_lake or job.value_path or values.DEFAULT_PATH
 
 
 def last_us(spark: SparkSession, job: ReportJob) -> int:
-    """Timestamp in microseconds of the last event in the time of a job, of any type.
+    """Timestamp in microseconds of the last event of a job's time, of any type, to find silence.
 
-    It is needed to find types that fell silent. For a store or a gateway it takes one look-up.
+    For a store or a gateway it takes one look-up.
     """
     time = job.options.selection.time
     if job.lake is not None:

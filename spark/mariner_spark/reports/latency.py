@@ -16,33 +16,21 @@ LATE: Final = timedelta(minutes=1)
 _PERCENTILES: Final = {"p50_s": 0.5, "p95_s": 0.95, "p99_s": 0.99}
 
 
-def latency(events: DataFrame, *, depth: int = 2, late: timedelta = LATE) -> DataFrame:
+def find_latencies(events: DataFrame, *, depth: int = 2, late: timedelta = LATE) -> DataFrame:
     """Latencies by type prefix: timestamp less source timestamp.
 
-    A row is a type prefix. For RSB events it is the bridge's prefix and the first segments of their
+    A row is a type prefix; :func:`latency` has ``limits.REPORT_ROWS``, those with most source
+    timestamps first. For RSB events it is the bridge's prefix and the first segments of their
     scope, and the source timestamp is RSB's create time.
 
-    * ``prefix``: path of the first segments of the types
+    * ``prefix``: path of the first ``depth`` segments of the types
     * ``events``: number of events; ``with_source``: of those with a source timestamp, which the
       other columns are about
     * ``late``: number of events with a latency above the argument ``late``
     * ``future``: number of events with a source timestamp after the timestamp (a wrong clock)
     * ``min_s``, ``max_s``: least and largest latency in seconds; negative for future events
     * ``p50_s``, ``p95_s``, ``p99_s``: percentiles of the latency in seconds, without future events
-
-    Args:
-        events: see ``events``.
-        depth: number of segments of a prefix.
-        late: latency above which an event is late.
-
-    Returns:
-        The ``limits.REPORT_ROWS`` prefixes with most source timestamps, the largest first.
     """
-    return REPORT.first(find_latencies(events, depth=depth, late=late))
-
-
-def find_latencies(events: DataFrame, *, depth: int = 2, late: timedelta = LATE) -> DataFrame:
-    """All rows of :func:`latency`, in any order."""
     found = sf.col("latency_us")
     past = sf.when(found >= 0, found)
     percentiles = sf.percentile_approx(
@@ -65,12 +53,7 @@ def find_latencies(events: DataFrame, *, depth: int = 2, late: timedelta = LATE)
             seconds(sf.max(found)).alias("max_s"),
         )
         .select(
-            "prefix",
-            "events",
-            "with_source",
-            "late",
-            "future",
-            "min_s",
+            *("prefix", "events", "with_source", "late", "future", "min_s"),
             *(
                 seconds(sf.get("percentiles", sf.lit(i))).alias(name)
                 for i, name in enumerate(_PERCENTILES)
@@ -84,7 +67,6 @@ def find_latencies(events: DataFrame, *, depth: int = 2, late: timedelta = LATE)
 
 
 def _view(rows: Sequence[views.Row], totals: views.Row) -> views.View:
-    """Percentiles of each prefix on a line."""
     measured = [row for row in rows if row["p50_s"] is not None]
     with_source, late, future = (
         formats.count(totals[name]) for name in ("with_source", "late", "future")
@@ -108,7 +90,7 @@ def _view(rows: Sequence[views.Row], totals: views.Row) -> views.View:
         for row in measured[: views.N_BARS]
         for percentile in colours
     ]
-    y = views.names_axis("name", list(names.values()))
+    y = views.names_axis(list(names.values()))
     tips = views.tooltip(type="name", percentile="percentile", latency="shown", events="events")
     line = {"type": "line", "strokeWidth": 2, "opacity": 0.5}
     point = {"type": "point", "filled": True, "size": 90, "opacity": 1}
@@ -149,3 +131,5 @@ REPORT: Final = views.Report(
         *(sf.sum(name).alias(name) for name in ("events", "with_source", "late", "future")),
     ),
 )  # fmt: skip
+
+latency: Final = views.first_of(find_latencies, REPORT)

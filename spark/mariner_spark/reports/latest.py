@@ -8,10 +8,15 @@ from pyspark.sql import functions as sf
 
 from mariner_spark import limits
 from mariner_spark.reports import formats, views
-from mariner_spark.reports.events import id_order, prepare
+from mariner_spark.reports.events import ID, id_order, prepare
+
+_SHOWN: Final = (
+    *("timestamp", "source_timestamp", "value", "payload_kind", "payload", "payload_bytes"),
+    *ID,
+)
 
 
-def latest(events: DataFrame) -> DataFrame:
+def find_latest(events: DataFrame) -> DataFrame:
     """The last event of each type.
 
     A row is a type and its last event by timestamp, then id:
@@ -24,35 +29,11 @@ def latest(events: DataFrame) -> DataFrame:
     * ``server``, ``session``, ``instance``: its id
     * ``events``: number of events of the type
 
-    The ``limits.REPORT_ROWS`` types with the latest events are returned, the latest first.
+    :func:`latest` has the ``limits.REPORT_ROWS`` types with the latest events, the latest first.
     """
-    return REPORT.first(find_latest(events))
-
-
-def find_latest(events: DataFrame) -> DataFrame:
-    """All rows of :func:`latest`, in any order."""
-    events = prepare(events)
-    columns = [name for name in events.columns if name != "type_path"]
-    return (
-        events.groupBy("type_path")
-        .agg(
-            sf.max_by(sf.struct(*columns), id_order()).alias("last"), sf.count("*").alias("events")
-        )
-        .select("type_path", "events", "last.*")
-        .select(
-            "type_path",
-            "timestamp",
-            "source_timestamp",
-            "value",
-            "payload_kind",
-            "payload",
-            "payload_bytes",
-            "server",
-            "session",
-            "instance",
-            "events",
-        )
-    )
+    last = sf.max_by(sf.struct(*_SHOWN), id_order()).alias("last")
+    found = prepare(events).groupBy("type_path").agg(last, sf.count("*").alias("events"))
+    return found.select("type_path", "last.*", "events")
 
 
 # --- on the page --------------------------------------------------------------------------
@@ -83,3 +64,5 @@ REPORT: Final = views.Report(
     first_are="those heard of last",
     totals=lambda _, found: found.agg(sf.count("*").alias("rows")),
 )  # fmt: skip
+
+latest: Final = views.first_of(find_latest, REPORT)

@@ -57,10 +57,7 @@ class Section(NamedTuple):
 
 
 def chart_programs() -> str:
-    """Vega, Vega-Lite and vega-embed as one script of 900 kB.
-
-    It takes a second or two to build, so it is kept in the user's cache folder.
-    """
+    """Vega, Vega-Lite and vega-embed as one script of 900 kB; kept: it takes a second to build."""
     kept = cache_folder() / f"charts-{version('vl-convert-python')}-{VEGA_LITE}.js"
     if kept.exists():
         return kept.read_text(encoding="utf-8")
@@ -118,7 +115,6 @@ def _section(section: Section, specs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _cells(columns: Sequence[Column], row: Row) -> list[tuple[str, str, bool]]:
-    """Text, kind and alignment of a row's cells."""
     cells = []
     for name, _, kind in columns:
         value = row[name]

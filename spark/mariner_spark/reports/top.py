@@ -11,7 +11,7 @@ from mariner_spark.reports import formats, views
 from mariner_spark.reports.events import Extent, extent_of, prepare, us
 
 
-def top(events: DataFrame, *, extent: Extent | None = None) -> DataFrame:
+def find_top(events: DataFrame, *, extent: Extent | None = None) -> DataFrame:
     """The largest types.
 
     A row is a type:
@@ -24,14 +24,9 @@ def top(events: DataFrame, *, extent: Extent | None = None) -> DataFrame:
     * ``growth``: events in the later half of the span divided by those in the earlier half, minus
       1; null: there are none in the earlier half, or the span is one moment
 
-    The ``limits.REPORT_TOP_TYPES`` types with the largest share of events or of bytes are returned.
+    :func:`top` has the ``limits.REPORT_TOP_TYPES`` with the largest share of events or of bytes.
     Without the extent of the events, it is found by reading them.
     """
-    return REPORT.first(find_top(events, extent=extent))
-
-
-def find_top(events: DataFrame, *, extent: Extent | None = None) -> DataFrame:
-    """All rows of :func:`top`, in any order."""
     events = prepare(events)
     (first, last), n_events, payload_bytes = extent or extent_of(events)
     is_later = us("timestamp") > (first + last) // 2
@@ -62,7 +57,6 @@ def find_top(events: DataFrame, *, extent: Extent | None = None) -> DataFrame:
 
 
 def _view(rows: Sequence[views.Row], totals: views.Row) -> views.View:
-    """The largest types by events and by bytes."""
     finding = (
         f"{formats.name(rows[0]['type_path'])} is the largest: {formats.count(rows[0]['events'])}"
         f" events ({formats.show('share', rows[0]['events_share'])}),"
@@ -109,3 +103,5 @@ REPORT: Final = views.Report(
     first_are="those with the largest shares",
     totals=lambda _, found: found.agg(sf.count("*").alias("rows")),
 )  # fmt: skip
+
+top: Final = views.first_of(find_top, REPORT)

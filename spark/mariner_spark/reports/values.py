@@ -19,9 +19,10 @@ _TINY: Final = 2.0**-64
 def values(
     events: DataFrame, *, width: timedelta | None = None, span: Span | None = None
 ) -> DataFrame:
-    """Numbers by type and time.
+    """Numbers by type and time: those of the column ``value``, or at ``$.value``.
 
-    A row is a type and a bucket of time with numbers:
+    A row is a type and a bucket of time with numbers, of the ``limits.REPORT_VALUE_TYPES`` types
+    with most numbers; the number of buckets is bounded unless a ``width`` is given:
 
     * ``type_path``; ``bucket``: start of the bucket; ``bucket_s``: its length in seconds
     * ``count``: number of numbers; ``min``, ``max``, ``mean``, ``first``, ``last`` of them
@@ -29,14 +30,7 @@ def values(
       buckets. The time before the type's first and after its last number does not count; if no
       time is left, it is ``mean``
 
-    Args:
-        events: see ``events``. Without a column ``value``, the numbers are those at ``$.value``.
-        width: length of a bucket; None: chosen from the span.
-        span: span of the events; None: found by reading them.
-
-    Returns:
-        Rows by type and time, of the ``limits.REPORT_VALUE_TYPES`` types with most numbers; the
-        number of buckets is bounded unless a width is given.
+    Without the ``span`` of the events, it is found by reading them.
     """
     events = prepare(events)
     width = width or shared.bucket_width(span or shared.span_of(events))
@@ -55,12 +49,7 @@ def values(
         "type_path",
         "bucket",
         sf.lit(width.total_seconds()).alias("bucket_s"),
-        "count",
-        "min",
-        "max",
-        "mean",
-        "first",
-        "last",
+        *("count", "min", "max", "mean", "first", "last"),
         sf.coalesce(_within("weighted", "low", "high"), "mean").alias("time_mean"),
     )
 
@@ -95,7 +84,6 @@ def _weighted(numbers: DataFrame, width: timedelta) -> DataFrame:
 
 
 def _by_bucket(weighted: DataFrame) -> DataFrame:
-    """Aggregates by type and bucket, in order."""
     # weights are parts of a bucket, so that the sum does not grow with them
     total = sf.sum(
         sf.col("value") * sf.col("held")
@@ -139,7 +127,6 @@ def _within(number: str, low: str, high: str) -> Column:
 
 
 def _view(rows: Sequence[views.Row], totals: views.Row) -> views.View:
-    """A small chart per type: the mean of its numbers between minimum and maximum."""
     by_type: dict[str, list[views.Row]] = {}
     for row in rows:
         by_type.setdefault(row["type_path"], []).append(row)

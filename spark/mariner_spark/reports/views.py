@@ -5,9 +5,10 @@ are the page's, which knows whether it is light or dark. Moments are millisecond
 shown in UTC; tooltips show texts of ``formats``.
 """
 
+import functools
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
 from pyspark.sql import DataFrame
 
@@ -19,19 +20,16 @@ Row = Mapping[str, Any]
 Spec = dict[str, Any]
 Rows = Sequence[dict[str, Any]]
 Key = TypeVar("Key", bound=Hashable)
+P = ParamSpec("P")
 
 N_BARS: Final = 15
 """Rows of a chart with names beside it: as many as fit on a phone."""
 
 
 class ReportSettings(NamedTuple):
-    """Settings of a report.
+    """Settings of a report; ``end_us``: timestamp of the last event of any type, in microseconds.
 
-    Attributes:
-        extent: extent of the events.
-        end_us: timestamp of the last event of any type, in microseconds.
-        depth: number of segments of a type prefix.
-        with_core: whether the core's own types were selected by name.
+    ``depth``: segments of a type prefix; ``with_core``: the core's own types were selected by name.
     """
 
     extent: Extent
@@ -49,14 +47,9 @@ class Column(NamedTuple):
 
 
 class Chart(NamedTuple):
-    """A chart.
+    """A chart by its Vega-Lite specification; the note is beside the title, which has the unit.
 
-    Attributes:
-        title: title with the unit.
-        spec: Vega-Lite specification.
-        note: text beside the title.
-        legend: labels and their colours.
-        is_small: whether several charts of the report stand side by side.
+    ``legend``: labels and their colours; small ones of a report stand side by side.
     """
 
     title: str
@@ -74,15 +67,14 @@ class View(NamedTuple):
 
 
 class Report(NamedTuple):
-    """A report.
+    """A report, by its name on the command line, and of its files.
 
     Attributes:
-        name: name on the command line, and of its files.
         title, about: title and description on the page.
         find: computes all its rows from prepared events.
         view: computes the sentence and the charts of the page from the first rows, at least one,
             and the totals.
-        columns: columns of the table on the page.
+        columns: of the table on the page.
         first: selects and orders the rows of the files; ``first_are`` describes them.
         totals: computes totals of all rows, in a row, from prepared events and all rows; None:
             the files have all rows, and the view needs no totals.
@@ -100,15 +92,21 @@ class Report(NamedTuple):
     totals: Callable[[DataFrame, DataFrame], DataFrame] | None = None
     is_about_servers: bool = False
 
-    def compute(self, events: DataFrame, settings: ReportSettings) -> DataFrame:
-        """Compute its first rows."""
-        return self.first(self.find(events, settings))
-
 
 def columns(**columns: str) -> tuple[Column, ...]:
     """Columns given as ``name="title: kind"``."""
     split = {name: text.split(": ") for name, text in columns.items()}
     return tuple(Column(name, title, kind) for name, (title, kind) in split.items())
+
+
+def first_of(find: Callable[P, DataFrame], report: Report) -> Callable[P, DataFrame]:
+    """As what finds all rows of a report, but returns those of its files, in their order."""
+
+    @functools.wraps(find)
+    def first(*args: P.args, **kwargs: P.kwargs) -> DataFrame:
+        return report.first(find(*args, **kwargs))
+
+    return first
 
 
 # --- charts -------------------------------------------------------------------------------
@@ -174,10 +172,10 @@ def time_axis(field: str, domain: tuple[float, float] | None = None) -> Spec:
     return {"field": field, "type": "temporal", "scale": scale, "axis": axis}
 
 
-def names_axis(field: str, names: Sequence[str]) -> Spec:
+def names_axis(names: Sequence[str]) -> Spec:
     """Vertical axis of names, in their order."""
     axis = {"title": None, "labelLimit": 160, "ticks": False, "domain": False, "grid": False}
-    return {"field": field, "type": "nominal", "sort": list(names), "axis": axis}
+    return {"field": "name", "type": "nominal", "sort": list(names), "axis": axis}
 
 
 def durations_axis(field: str, seconds: Sequence[float]) -> Spec:
@@ -194,12 +192,12 @@ def durations_axis(field: str, seconds: Sequence[float]) -> Spec:
     return {"field": field, "type": "quantitative", "scale": scale, "axis": axis}
 
 
-def numbers_axis(field: str, *, zero: bool = True, format_: str = ".6~s") -> Spec:
+def numbers_axis(field: str, *, zero: bool = True) -> Spec:
     """Axis of numbers."""
     # beyond these there are no prefixes of units
     label = (
-        f"datum.value != 0 && (abs(datum.value) >= 1e15 || abs(datum.value) < 1e-15)"
-        f" ? format(datum.value, '.4~g') : format(datum.value, '{format_}')"
+        "datum.value != 0 && (abs(datum.value) >= 1e15 || abs(datum.value) < 1e-15)"
+        " ? format(datum.value, '.4~g') : format(datum.value, '.6~s')"
     )
     axis = {"title": None, "labelExpr": label, "tickCount": {"signal": "max(2, height / 40)"}}
     return {"field": field, "type": "quantitative", "scale": {"zero": zero}, "axis": axis}
@@ -219,11 +217,11 @@ def tooltip(**fields: str) -> list[Spec]:
     ]
 
 
-def bars(rows: Rows, names: Sequence[str], tips: list[Spec], *, format_: str = ".6~s") -> Spec:
+def bars(rows: Rows, names: Sequence[str], tips: list[Spec]) -> Spec:
     """Horizontal bars: rows with ``name``, ``value`` and the text ``shown`` at their ends."""
     encoding = {
-        "y": names_axis("name", names),
-        "x": numbers_axis("value", format_=format_) | {"axis": None},
+        "y": names_axis(names),
+        "x": numbers_axis("value") | {"axis": None},
     }
     mark = {"type": "bar", "cornerRadiusEnd": 3, "height": {"band": 0.7}, "tooltip": True}
     text = {"type": "text", "align": "left", "dx": 5}
@@ -249,7 +247,7 @@ def timeline(
     used = {state: colours[state] for state in colours if any(i["state"] == state for i in marks)}
     shade = colour("state", used)
     encoding = {
-        "y": names_axis("name", list(names.values())),
+        "y": names_axis(list(names.values())),
         "x": time_axis("begin"),
         "x2": {"field": "end"},
         "color": shade,

@@ -35,10 +35,7 @@ T = TypeVar("T")
 
 
 class ReplayRequest(NamedTuple):
-    """Events after ``last`` of its server, of these types, that a gateway is to replay.
-
-    ``histories`` are those of the gateway that ``last`` is of.
-    """
+    """Events after ``last`` of its server, of these types, and histories that it is of."""
 
     last: EventId
     types: Sequence[EventType]
@@ -48,9 +45,8 @@ class ReplayRequest(NamedTuple):
 class GatewayClient:
     """A blocking connection; a context manager, which closes it.
 
-    Raises:
-        GatewayUnavailableError: the gateway cannot be reached.
-        OptionError: it refuses this client, or a file for TLS is missing.
+    Raises GatewayUnavailableError if the gateway cannot be reached, OptionError if it refuses this
+    client, or a file for TLS is missing.
     """
 
     def __init__(self, options: GatewayOptions, replay: ReplayRequest | None = None) -> None:
@@ -125,12 +121,10 @@ class GatewayClient:
     ) -> Pages:
         """Pages of an answer (``eventer_bridge.core.paging``), none of which is empty.
 
-        No page is requested after one whose last event satisfies ``is_last``.
-
-        Raises:
-            MarinerError: the gateway violated the protocol.
-            GatewayUnavailableError: the connection was lost, or there was no answer in time.
-            SourceError: the gateway does not return the remaining events, or the same again.
+        No page is requested after one whose last event satisfies ``is_last``. Raises MarinerError
+        if the gateway violated the protocol, GatewayUnavailableError if the connection was lost, or
+        there was no answer in time, SourceError if it does not return the remaining events, or the
+        same again.
         """
         pages = query_pages(self._client.query, params, limit)
         page: Future[Sequence[Event] | None] = self._submit(_next(pages))
@@ -155,8 +149,7 @@ class GatewayClient:
     def replay(self, wanted: ReplayRequest) -> Pages:
         """Events of selected types, up to the newest; raises as :meth:`pages`.
 
-        They come over a connection of their own, which ends with the iteration; if the gateway
-        declines it, this raises OptionError.
+        They come over a connection of their own, which the gateway may decline: OptionError.
         """
         wanted = wanted._replace(histories=self._client.histories)
         with GatewayClient(self._options, wanted) as replaying:
@@ -241,10 +234,7 @@ class Backoff:
 
 
 class GatewayPool:
-    """Gateways, queried one after the other; unavailable ones are retried later.
-
-    The one that answered last is queried first.
-    """
+    """Gateways, queried in turn: the last to answer first, unavailable ones later."""
 
     def __init__(self, options: Iterable[GatewayOptions]) -> None:
         self._options = list(options)
@@ -268,9 +258,8 @@ class GatewayPool:
     def query_each(self, query: Callable[[GatewayClient], T | None]) -> Iterator[T]:
         """Query the gateways one after the other, lazily; one may have no answer (None).
 
-        Raises:
-            OptionError: a gateway refuses this client.
-            MarinerError, SourceError: a gateway violated the protocol.
+        Raises OptionError if a gateway refuses this client, MarinerError or SourceError if one
+        violated the protocol.
         """
         for options in tuple(self._options):
             backoff = self._unavailable.get(options)

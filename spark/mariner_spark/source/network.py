@@ -37,9 +37,7 @@ class NetworkPartition(InputPartition):
 def plan(options: GatewayOptions, selection: Selection, n_partitions: int | None) -> Plan:
     """Plan a read with at most so many partitions; queries the gateway.
 
-    Raises:
-        OptionError: the gateway cannot be reached, or refuses this client.
-        MarinerError: the gateway violated the protocol.
+    Raises OptionError if it cannot be reached or refuses this client, MarinerError.
     """
     n_partitions = n_partitions or limits.NETWORK_PARTITIONS
     with GatewayClient(options) as gateway:
@@ -70,7 +68,6 @@ def last_timestamp(options: GatewayOptions, time: Interval) -> Timestamp | None:
 
 
 def _params(selection: Selection) -> QueryTimeseriesParams:
-    """Query of a selection, for all servers."""
     t_from, t_to = selection.time.timestamps()
     source_from, source_to = (selection.source or Interval()).timestamps()
     if selection.source is not None and source_from is None and source_to is None:
@@ -133,7 +130,6 @@ def _split_by_session(gateway: GatewayClient, server: int, n_slices: int) -> Pla
 
 
 def _is_after(partition: NetworkPartition, event: Event) -> bool:
-    """Whether an event is after the sessions of a partition."""
     return partition.last_session is not None and event.id.session > partition.last_session
 
 

@@ -284,12 +284,10 @@ class _For(Enum):
 
 
 class _Option(NamedTuple):
-    """An option, besides its type and its default.
+    """An option, besides its type and its default; ``about`` is in ``README.md``, and in help.
 
-    Attributes:
-        about: its text in ``README.md`` and in the help of ``read``.
-        name: its name, where the field has another one.
-        argument: its name as an argument of ``read``, where it has another one; empty: it is none.
+    ``name``: where the field has another one. ``argument``: that of ``read``, where it has another
+    name; empty: there is none.
     """
 
     kind: _Kind
@@ -302,18 +300,13 @@ class _Option(NamedTuple):
 def _option(
     kind: _Kind, use: _For, about: str, name: str | None = None, argument: str | None = None
 ) -> dict[str, _Option]:
-    """Metadata of a field."""
     return {"option": _Option(kind, use, about, name, argument)}
 
 
 class Selection(msgspec.Struct, frozen=True):
-    """Conditions that an event of a read must all satisfy.
+    """Conditions that an event of a read must all satisfy; None: all.
 
-    Attributes:
-        types: query types, any of which matches; None: all.
-        time: timestamps.
-        servers: ids of servers; None: all.
-        source: source timestamps; None: any, and none at all.
+    Any of the query types matches. ``source``: source timestamps; None: any, and none at all.
     """
 
     types: tuple[EventType, ...] | None = None
@@ -443,13 +436,9 @@ class Options:
     @property
     def selection(self) -> Selection:
         """The selected events."""
-        source = Interval(self.source_from, self.source_to)
-        return Selection(
-            types=self.types,
-            time=Interval(self.from_, self.to),
-            servers=self.servers,
-            source=None if source == (None, None) else source,
-        )
+        found = Interval(self.source_from, self.source_to)
+        source = None if found == (None, None) else found
+        return Selection(self.types, Interval(self.from_, self.to), self.servers, source)
 
     def check_batch(self) -> None:
         """Raise OptionError for an option of a stream."""
@@ -498,8 +487,7 @@ def _given(names: Iterable[str], *uses: _For) -> list[str]:
 def parse(given: Mapping[str, str]) -> Options:
     """Parse and check options: texts by name; names are not case-sensitive.
 
-    Raises:
-        OptionError: one is invalid; the text begins with the option's name.
+    Raises OptionError if one is invalid; the text begins with the option's name.
     """
     texts: dict[str, str] = {}
     for name, text in given.items():
@@ -527,7 +515,6 @@ def _parse(name: str, text: str) -> Any:
 
 
 def _check(options: Options) -> None:
-    """Check options against each other."""
     for name, other in (("cert", "key"), ("key", "cert")):
         if name in options.given and other not in options.given:
             raise OptionError(other, f"is needed with {name}")
@@ -542,7 +529,6 @@ def _check(options: Options) -> None:
 
 
 def _suggest(name: str) -> str:
-    """Suggestion for an unknown option."""
     if close := difflib.get_close_matches(name.lower(), _NAMES, n=1, cutoff=0.5):
         return f"maybe {_NAMES[close[0]]}?"
     return f"expected some of {', '.join(sorted(_NAMES.values(), key=str.lower))}"

@@ -162,19 +162,6 @@ class StoreRows:
         """The column of a field; raises StoreDamagedError."""
         return _STORE_COLUMNS[field.name](self, field)
 
-    def _id(self, field: pa.Field) -> pa.Array:
-        return pa.array(_signed(self._keys[field.name]), field.type)
-
-    def _timestamp(self, field: pa.Field) -> pa.Array:
-        return pa.array(_micros(self._keys), field.type)
-
-    def _source_timestamp(self, field: pa.Field) -> pa.Array:
-        us, has_source = self._sources
-        return pa.array(us, field.type, mask=~has_source)
-
-    def _kind(self, field: pa.Field) -> pa.Array:
-        return _kinds_of_flags().cast(field.type).take(pa.array(self._flags))
-
     def _types(self, field: pa.Field) -> pa.Array:
         numbers, indices = np.unique(self._keys["type"], return_inverse=True)
         types = self._names([keys.encode_type_id(int(i)) for i in numbers])
@@ -240,21 +227,24 @@ class StoreRows:
         return us, has_source
 
 
-_STORE_COLUMNS: Final[dict[str, Callable[[StoreRows, pa.Field], pa.Array]]] = {
-    **dict.fromkeys(("server", "session", "instance"), StoreRows._id),
-    **dict.fromkeys(("type", "type_path"), StoreRows._types),
-    "timestamp": StoreRows._timestamp,
-    "source_timestamp": StoreRows._source_timestamp,
-    "payload_kind": StoreRows._kind,
-    "payload_json": StoreRows._json,
-    **dict.fromkeys(("payload_type", "payload_binary"), StoreRows._binary),
-}
-
-
 @cache
 def _kinds_of_flags() -> pa.Array:
     """Kinds of payloads by flags; not made on import, because ``pa.array`` imports pandas."""
     return pa.array([_KINDS_OF_FLAGS.get(i & keys.PAYLOAD_FLAGS) for i in range(256)])
+
+
+_STORE_COLUMNS: Final[dict[str, Callable[[StoreRows, pa.Field], pa.Array]]] = {
+    **dict.fromkeys(
+        ("server", "session", "instance"),
+        lambda rows, i: pa.array(_signed(rows._keys[i.name]), i.type),
+    ),
+    **dict.fromkeys(("type", "type_path"), StoreRows._types),
+    "timestamp": lambda rows, i: pa.array(_micros(rows._keys), i.type),
+    "source_timestamp": lambda rows, i: pa.array(rows._sources[0], i.type, mask=~rows._sources[1]),
+    "payload_kind": lambda rows, i: _kinds_of_flags().cast(i.type).take(pa.array(rows._flags)),
+    "payload_json": StoreRows._json,
+    **dict.fromkeys(("payload_type", "payload_binary"), StoreRows._binary),
+}
 
 
 def _signed(biased: NDArray[Any]) -> NDArray[np.int64]:

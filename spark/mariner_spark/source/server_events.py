@@ -12,18 +12,10 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from eventer_bridge import model
 from eventer_bridge.backends import history
 from eventer_bridge.backends.history import History
-from eventer_bridge.model import (
-    INT64_MAX,
-    Event,
-    EventId,
-    EventType,
-    Order,
-    QueryServerParams,
-    QueryTimeseriesParams,
-    Timestamp,
-)
+from eventer_bridge.model import Event, EventId, EventType
 from mariner_spark import limits
 from mariner_spark.errors import HistoryError, OptionError, SourceError
 from mariner_spark.source.gateway import GatewayClient
@@ -42,17 +34,17 @@ def find_servers(
     return {i.id.server for i in gateway.latest(event_types)}
 
 
-def after(server: int, last: EventId | None) -> QueryServerParams:
+def after(server: int, last: EventId | None) -> model.QueryServerParams:
     """Query of the events of a server after one of them; None: all."""
-    return QueryServerParams(server, persisted=True, last_event_id=last)
+    return model.QueryServerParams(server, persisted=True, last_event_id=last)
 
 
-def after_session(server: int, session: int) -> QueryServerParams:
+def after_session(server: int, session: int) -> model.QueryServerParams:
     """Query of the events of a server after a session."""
-    return after(server, EventId(server, session, INT64_MAX))
+    return after(server, EventId(server, session, model.INT64_MAX))
 
 
-def from_event(event_id: EventId) -> QueryServerParams:
+def from_event(event_id: EventId) -> model.QueryServerParams:
     """Query of an event and the later ones of the same server."""
     server, session, instance = event_id.server, event_id.session, event_id.instance
     return after(server, EventId(server, session, instance - 1))
@@ -84,7 +76,7 @@ def find_last(gateway: GatewayClient, server: int, known: EventId | None) -> Eve
     )
 
 
-def session_time(gateway: GatewayClient, server: int, session: int) -> Timestamp | None:
+def session_time(gateway: GatewayClient, server: int, session: int) -> model.Timestamp | None:
     """Timestamp of a session, which all its events share; None: none of them is stored."""
     first = gateway.first(after_session(server, session - 1))
     return first.timestamp if first is not None and first.id.session == session else None
@@ -95,8 +87,7 @@ def advance(
 ) -> tuple[EventId, int] | None:
     """Go forward by at most so many events, up to ``end``; takes as long as reading them.
 
-    Returns:
-        The event that was reached, and the number of events up to it; None: there was none.
+    The event that was reached, and the number of events up to it; None: there was none.
     """
     reached, n_passed = start, 0
     for page in gateway.pages(after(server, start), lambda last: last.id >= end, n_events):
@@ -115,8 +106,7 @@ def split_sessions(first: int, last: int, n_slices: int) -> list[tuple[int, int]
 def _last(find_next: Callable[[int], int | None], low: int) -> int:
     """The greatest existing number; ``low`` exists, and ``find_next`` finds the next one, or None.
 
-    Raises:
-        SourceError: it finds one that is not after that: so there would be no end.
+    Raises SourceError if it finds one that is not after that: so there would be no end.
     """
 
     def find(number: int) -> int | None:
@@ -127,7 +117,7 @@ def _last(find_next: Callable[[int], int | None], low: int) -> int:
 
     # double the step until nothing is found, then halve the rest
     step = 1
-    while low + step <= INT64_MAX and (found := find(low + step - 1)) is not None:
+    while low + step <= model.INT64_MAX and (found := find(low + step - 1)) is not None:
         low, step = found, 2 * step
     high = low + step  # from here on, none exists
     while low + 1 < high:
@@ -160,28 +150,21 @@ def find_histories(gateway: GatewayClient) -> dict[int, History]:
     return history.read_all(gateway.latest([history.ANY_TYPE]))
 
 
-def check_history(
+def history_error(
     gateway: str, server: int, history_id: str | None, current: History | None, session: int
-) -> None:
-    """Raise HistoryError if a gateway's current history does not continue the one that was read.
+) -> HistoryError | None:
+    """The error of a gateway whose current history does not continue the one that was read.
 
     ``session`` is the last one that was read, or is to be read. None: the history is not known.
     """
     reason = None if current is None else history.refusal(history_id, current, session)
-    if reason is not None:
-        raise HistoryError(
-            f"server {server}: {gateway} does not go on from the events that were read: {reason}."
-            " Begin a new query, with a new checkpoint and a new sink; startingOffsets tells"
-            " where, if not at the beginning"
-        )
-
-
-def check_gateway(
-    gateway: GatewayClient, server: int, history_id: str | None, session: int
-) -> None:
-    """As :func:`check_history`, with the history that a gateway reports now."""
-    current = find_histories(gateway).get(server)
-    check_history(repr(gateway), server, history_id, current, session)
+    if reason is None:
+        return None
+    return HistoryError(
+        f"server {server}: {gateway} does not go on from the events that were read: {reason}."
+        " Begin a new query, with a new checkpoint and a new sink; startingOffsets tells"
+        " where, if not at the beginning"
+    )
 
 
 def merge_histories(known: dict[int, ServerHistory], server: int, found: ServerHistory) -> None:
@@ -259,7 +242,7 @@ def _is_any_stored(gateway: GatewayClient, offset: EventId, later: Event) -> boo
 
     ``later`` is the first event after the offset.
     """
-    params = QueryTimeseriesParams(t_to=later.timestamp, last_event_id=later.id)
+    params = model.QueryTimeseriesParams(t_to=later.timestamp, last_event_id=later.id)
     found = _query(gateway, params, limits.BEFORE_EVENTS)
     before = [i for i in found if i.id.server == offset.server and i.id <= offset]
     types = _types(before)
@@ -270,7 +253,9 @@ def _is_any_stored(gateway: GatewayClient, offset: EventId, later: Event) -> boo
 
 
 def _query(
-    gateway: GatewayClient, params: QueryServerParams | QueryTimeseriesParams, n_events: int
+    gateway: GatewayClient,
+    params: model.QueryServerParams | model.QueryTimeseriesParams,
+    n_events: int,
 ) -> Sequence[Event]:
     return gateway.query(msgspec.structs.replace(params, max_results=n_events)).events
 
@@ -291,11 +276,9 @@ def _is_any_missing(ids: Sequence[EventId], events: Sequence[Event]) -> bool:
 
 
 def _is_unread(gateway: GatewayClient, event_type: EventType, offset: EventId) -> bool:
-    """Whether all stored events of a type are after an offset."""
-    oldest = gateway.first(QueryTimeseriesParams([event_type], order=Order.ASCENDING))
+    oldest = gateway.first(model.QueryTimeseriesParams([event_type], order=model.Order.ASCENDING))
     return oldest is not None and oldest.id.server == offset.server and oldest.id > offset
 
 
 def _start_type(server: int) -> EventType:
-    """Type of the event that a server registers at its start."""
     return ("event", str(server), "engine")

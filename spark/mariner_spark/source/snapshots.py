@@ -1,16 +1,13 @@
 """Snapshots of a store: all tasks of a read open the same one, so that they see one moment.
 
-A snapshot is an ordinary store in a subfolder of the store, made of hard links: it takes
-milliseconds to create, however large the store is. A gateway that has the store open creates it
-as a checkpoint; otherwise the files are linked as they are. Nothing is locked, so a gateway may
-start at any moment.
+A snapshot is an ordinary store in a subfolder of the store, made of hard links, in milliseconds. A
+gateway that has the store open creates it as a checkpoint; otherwise the files are linked as they
+are. Nothing is locked, so a gateway may start at any moment.
 
 It lasts as long as its driver may execute the read, any number of times. So it is named after the
 driver process, and linked in a folder of the driver, which removes the linked snapshots when it
 exits. The oldest ones of a driver with many are removed, as are those of drivers that no longer
-run, when the next one is created.
-
-Runs in the process that plans a read.
+run, when the next one is created. Runs in the process that plans a read.
 """
 
 import atexit
@@ -51,11 +48,6 @@ class DriverProcess(NamedTuple):
     pid: int
     started: int
     folder: Path
-
-    def remove_at_exit(self, snapshot: Path) -> None:
-        """Have a snapshot removed when the driver exits, if it runs on this machine."""
-        if self.folder.is_dir():
-            (self.folder / snapshot.name).symlink_to(snapshot)
 
 
 @cache
@@ -102,10 +94,7 @@ class _Found(NamedTuple):
 
 
 def create(store_path: Path, driver: DriverProcess) -> Path:
-    """Create a snapshot of a store, which a driver owns.
-
-    Raises StorageError if it is no store, or the snapshot cannot be created.
-    """
+    """Create a snapshot of a store, which a driver owns; raises StorageError."""
     database.check_exists(store_path)
     sweep(store_path, driver)
     name = f"spark-{driver.node}-{driver.pid}-{driver.started}-{secrets.token_hex(4)}"
@@ -118,7 +107,8 @@ def create(store_path: Path, driver: DriverProcess) -> Path:
             break
     else:
         raise StorageError(f"{store_path}: is changed by something that cannot be asked")
-    driver.remove_at_exit(target)
+    if driver.folder.is_dir():  # it runs on this machine, and removes it when it exits
+        (driver.folder / name).symlink_to(target)
     return target
 
 
@@ -173,10 +163,9 @@ def _is_needed(found: _Found) -> bool:
 
 
 def _link(store_path: Path, target: Path) -> bool:
-    """Link the files of a store that no process has open.
+    """Link the files of a store that no process has open; false: it changed meanwhile.
 
-    Returns whether the store did not change meanwhile; if it did, the target is removed. Raises
-    StorageError if the file system refuses it.
+    Then there is no target. Raises StorageError if the file system refuses it.
     """
     try:
         before = _state(store_path)

@@ -38,10 +38,9 @@ from mariner_spark.times import Interval
 
 @dataclass
 class StorePartition(InputPartition):
-    """The rows that one task reads: of some types, from ``start`` up to but not including ``stop``.
+    """The rows that one task reads: of runs of type numbers, from ``start`` up to before ``stop``.
 
-    ``types`` are runs of type numbers: the first and the last one. ``start`` and ``stop`` are
-    encoded timestamps; empty: no bound.
+    A run is its first and last one. ``start`` and ``stop`` are encoded timestamps; empty: no bound.
     """
 
     snapshot: Path
@@ -85,8 +84,7 @@ def plan(
 ) -> list[StorePartition]:
     """Plan a read, of at most so many partitions; creates the snapshot, which the driver owns.
 
-    Raises:
-        OptionError: ``path`` is no store, or cannot be read.
+    Raises OptionError if ``path`` is no store, or cannot be read.
     """
     n_partitions = n_partitions or os.cpu_count() or 1
     with _new_snapshot(path, driver) as (snapshot, store):
@@ -109,12 +107,7 @@ def plan(
 def read(
     partition: StorePartition, selection: Selection, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """Read a partition.
-
-    Raises:
-        SnapshotError: the snapshot no longer exists.
-        StorageError: it cannot be read.
-    """
+    """Read a partition; raises SnapshotError if the snapshot is gone, StorageError."""
     snapshots.touch(partition.snapshot)
     with _opened(partition.snapshot) as store:
         names = TypeNames(store)
@@ -217,7 +210,6 @@ def _encoded(selection: Selection) -> tuple[bytes, bytes]:
 
 
 def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
-    """Ascending type numbers as runs."""
     array = np.array(numbers)
     parts = np.split(array, np.flatnonzero(np.diff(array) != 1) + 1)
     return [(int(i[0]), int(i[-1])) for i in parts]
@@ -229,11 +221,9 @@ def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
 def split(store: Store, start: bytes, stop: bytes, n_slices: int) -> list[tuple[bytes, bytes]]:
     """Split a range of timestamps into slices with about the same number of sessions each.
 
-    Session ids rise with time, almost without gaps. So a few look-ups find the middle of a server's
-    sessions, however unevenly they are spread over time.
-
-    The range is from ``start`` up to but not including ``stop``, both encoded; empty: no bound. The
-    slices, at most ``n_slices``, are ranges in order.
+    Session ids rise with time, almost without gaps, so a few look-ups find the middle of a server's
+    sessions, however unevenly they are spread. ``start`` and ``stop``, which is not included, are
+    encoded; empty: no bound. The slices, at most ``n_slices``, are ranges in order.
     """
     snapshot = store.snapshot()
     samples: list[tuple[bytes, float]] = []
@@ -303,11 +293,8 @@ def _timestamp(snapshot: Snapshot, server: bytes, session: int) -> bytes | None:
 class StoreServers(NamedTuple):
     """Servers of a store at one moment, for readers that continue after events that they have.
 
-    Attributes:
-        events: number of events, an estimate.
-        servers: sessions of each server.
-        histories: the last history that each server registered.
-        timestamps: of the requested sessions, if they are there.
+    ``events``: their number, an estimate; ``servers``: sessions of each; ``histories``: the last
+    that each registered; ``timestamps``: of the requested sessions, if they are there.
     """
 
     events: int

@@ -1,18 +1,16 @@
 """``spark.readStream.format("mariner")``: offsets and batches of a stream, and reading them.
 
-Spark keeps the reader in a process beside the driver while the query runs, asks it for the latest
-offsets, and has it plan the batches between them, which tasks read. Offsets are in the query's
-checkpoint before their batch is read, so that the same batch is read again after a crash: the
-events between two offsets never change.
+Spark keeps the reader in a process beside the driver, asks it for the latest offsets, and has it
+plan the batches between them, which tasks read. Offsets are in the query's checkpoint before their
+batch is read, so that the same batch is read again after a crash: the events between two offsets
+never change.
 
 A batch has the events of each server after its start offset, up to and including its end offset.
 With several gateways, each server is read from one that has the event at the end offset, or a later
 one, and so all of them: events of a server reach other gateways in their order. Events that several
 gateways have (replication) are read once. The query waits for unavailable gateways. Only a new
-query, and one that reads what is available now, needs one at its start.
-
-Connection events do not start a batch for ``limits.CONNECTION_EVENTS_WAIT_S``, because reading
-causes some itself; until then they wait for other events.
+query, and one that reads what is available now, needs one at its start. Connection events do not
+start a batch for ``limits.CONNECTION_EVENTS_WAIT_S``, because reading causes some itself.
 """
 
 import dataclasses
@@ -62,9 +60,9 @@ class StreamReader(DataSourceStreamReader, datasource.SupportsTriggerAvailableNo
     """Reads those columns of the events that the options select.
 
     Its methods raise OptionError (no gateway can be reached at the start, one refuses this client,
-    none shows a server, or two have different events of a server), DataLossError (a gateway no
-    longer has events that are to be read) and HistoryError (its events do not continue those that
-    were read).
+    none shows a server, or two have different events of one), DataLossError (a gateway no longer
+    has events that are to be read) and HistoryError (its events do not continue those that were
+    read).
     """
 
     def __init__(self, parsed: Options, schema: StructType) -> None:
@@ -209,9 +207,9 @@ class StreamReader(DataSourceStreamReader, datasource.SupportsTriggerAvailableNo
         """Refuse events that do not continue those that were read."""
         for server in begin.keys() & self._histories.keys():
             gateway, history, _ = self._histories[server]
-            server_events.check_history(
-                gateway, server, history_ids.get(server), history, begin[server].session
-            )
+            known, session = history_ids.get(server), begin[server].session
+            if error := server_events.history_error(gateway, server, known, history, session):
+                raise error
 
     def _encode(self, events: Offsets, history_ids: Mapping[int, str]) -> dict[str, Any]:
         """Offsets as Spark stores them, with the current histories, or else the known ones."""
@@ -304,7 +302,6 @@ def _pending(begin: Offsets, end: Offsets) -> Iterator[tuple[int, EventId]]:
 
 
 def _is_recent_connection(event: Event) -> bool:
-    """Whether an event reports a connection, and is recent."""
     age_s = time.time() - event.timestamp.s
     return _CONNECTION_EVENTS.matches(event.type) and age_s < limits.CONNECTION_EVENTS_WAIT_S
 
@@ -320,11 +317,8 @@ def _text(event_id: EventId) -> str:
 class StreamPartition(InputPartition):
     """Events of a server: those of a batch, or of a part of it that one task reads.
 
-    Attributes:
-        server: the server.
-        start: offset to start after; None: from the first event.
-        end: its end, included; an event with this id or a later one exists.
-        history_id: history of the events; None: unknown.
+    ``start``: offset to start after; None: from the first event. ``end`` is included; an event with
+    this id or a later one exists. ``history_id``: history of the events; None: unknown.
     """
 
     server: int
@@ -334,11 +328,10 @@ class StreamPartition(InputPartition):
 
     def check(self, gateway: GatewayClient) -> HistoryError | None:
         """The error of a gateway with another history; another one may have the right history."""
-        try:
-            server_events.check_gateway(gateway, self.server, self.history_id, self.end.session)
-        except HistoryError as e:
-            return e
-        return None
+        current = server_events.find_histories(gateway).get(self.server)
+        return server_events.history_error(
+            repr(gateway), self.server, self.history_id, current, self.end.session
+        )
 
 
 class _Availability(NamedTuple):
@@ -353,10 +346,8 @@ def plan(
 ) -> Sequence[StreamPartition]:
     """Plan the partitions of a server; waits for a gateway that has its events.
 
-    Raises:
-        OptionError: a gateway refuses this client.
-        DataLossError: events were deleted.
-        HistoryError: a gateway has another history.
+    Raises OptionError if a gateway refuses this client, DataLossError if events were deleted,
+    HistoryError if a gateway has another history.
     """
     server, start, end = batch.server, batch.start, batch.end
     refused: list[HistoryError] = []
@@ -399,9 +390,8 @@ def plan(
 def read(options: Options, batch: StreamPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Read a partition; resumes on another gateway if need be, until it is complete.
 
-    Raises:
-        OptionError: a gateway refuses this client.
-        MarinerError, SourceError: a gateway violated the protocol, or has another history.
+    Raises OptionError if a gateway refuses this client, MarinerError or SourceError if one violated
+    the protocol, or has another history.
     """
     gateways = GatewayPool(options.gateways)
     backoff = Backoff()
@@ -422,9 +412,7 @@ class _PartitionReader:
 
     A page has events of all types. If few of them are selected, the gateway replays the rest of the
     partition, of the selected types only. That takes another connection, whose events are stored,
-    too: a partition of one page or two does without.
-
-    ``refused`` is the error of a gateway with another history.
+    too: a partition of one page or two does without. ``refused``: a gateway has another history.
     """
 
     def __init__(self, batch: StreamPartition, types: tuple[EventType, ...] | None) -> None:
@@ -495,7 +483,6 @@ class _PartitionReader:
 
 
 def _until_complete(answers: Iterable[_Availability]) -> list[_Availability]:
-    """Answers up to the first that is complete."""
     found: list[_Availability] = []
     for answer in answers:
         found.append(answer)
@@ -512,7 +499,6 @@ def _report(options: Options, reason: str) -> None:
 
 
 def _make_filter(types: tuple[EventType, ...] | None) -> Callable[[EventType], bool]:
-    """Condition: whether a type is selected."""
     if types is None:
         return lambda event_type: True
     return lru_cache(limits.NAMED_TYPES)(Subscription(types).matches)

@@ -153,7 +153,7 @@ async def test_refusals_that_wait_for_their_answer_hold_the_client_back(
         for _ in range(20):
             peer.connection.send(REGISTER_REQ, json_payload(b""), last=False)
         [connection] = server.connections
-        while Pause.REGISTRATIONS_FULL not in connection.pauses:
+        while Pause.REGISTRATIONS_FULL not in connection.pauses or not backend.commits:
             await asyncio.sleep(0.001)
         assert server.stats.frames_in == 1 + 4
         backend.commits[0].set_result(None)

@@ -20,7 +20,6 @@ from eventer_bridge.model import (
 from mariner.cli.values import (
     counted,
     format_event_type,
-    format_timestamp,
     parse_event_id,
     parse_event_type,
     parse_payload,
@@ -88,8 +87,8 @@ def test_moment_out_of_range() -> None:
 
 
 def test_format_moment() -> None:
-    assert format_timestamp(Timestamp(-1, 999_999)) == "1969-12-31T23:59:59.999999Z"
-    assert format_timestamp(Timestamp(1 << 62, 7)) == f"{1 << 62}.000007"
+    assert Timestamp(-1, 999_999).to_iso() == "1969-12-31T23:59:59.999999Z"
+    assert Timestamp(1 << 62, 7).to_iso() == f"{1 << 62}.000007"
 
 
 @pytest.mark.parametrize(

@@ -32,14 +32,14 @@ n_looks = 0
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """It looks all the time, and how often is counted."""
-    ext_look = reloading._ext_look
+    look = reloading._look
 
-    def ext_counted(path: Path, wanted: config.GatewayConfig) -> dict[str, object]:
+    def counted(path: Path, wanted: config.GatewayConfig) -> dict[str, object]:
         global n_looks  # noqa: PLW0603
         n_looks += 1
-        return ext_look(path, wanted)
+        return look(path, wanted)
 
-    monkeypatch.setattr(reloading, "_ext_look", ext_counted)
+    monkeypatch.setattr(reloading, "_look", counted)
     monkeypatch.setattr(limits, "WATCH_PERIOD_S", 0.02)
 
 
@@ -185,6 +185,6 @@ def test_looking_waits_for_no_writer_of_a_fifo(tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     listen = config.ListenConfig("127.0.0.1", 0, config.TlsConfig(fifo, fifo))
-    found = reloading._ext_look(fifo, config.GatewayConfig("gateway", listen, ()))
+    found = reloading._look(fifo, config.GatewayConfig("gateway", listen, ()))
     assert "is a FIFO" in str(found["configuration"])
     assert found["mariner.tls.cert"] is None

@@ -15,7 +15,7 @@ from mariner.errors import (
     LocalProtocolError,
     RemoteProtocolError,
 )
-from mariner.wire import codec
+from mariner.wire import codec, messages
 from mariner.wire.messages import (
     EventsMsg,
     InitReq,
@@ -24,10 +24,11 @@ from mariner.wire.messages import (
     PingReq,
     RegisterReq,
     RegisterRes,
+    name_of,
 )
 from mariner.wire.protocol import LargeMessage, MarinerProtocol, RefusedRegister, Role, State
 from tests.mariner.wire.hat_messages import to_hat
-from tests.mariner.wire.samples import SAMPLES
+from tests.mariner.wire.samples import EXTENDED_MESSAGES, SAMPLES
 
 VECTORS = json.loads(
     (Path(__file__).parents[2] / "vectors" / "hat_mariner.json").read_text(encoding="utf-8")
@@ -37,13 +38,13 @@ SUCCESS = SAMPLES["init_res, success"]
 FAILURE = SAMPLES["init_res, failure"]
 
 # each message type once, under its name on the wire
-BY_NAME = {name.split(",")[0]: message for name, message in reversed(SAMPLES.items())}
+BY_NAME = {name_of(type(i)): i for i in (*EXTENDED_MESSAGES, *reversed(SAMPLES.values()))}
 
-# the table of 002 as a reader of the specification would write it down
+# the table of 002, and of our extensions, as a reader of the specification would write it down
 ALLOWED = {
     (Role.CLIENT, State.CONNECTING): {"init_req"},
     (Role.SERVER, State.INITIATING): {"init_res"},
-    (Role.CLIENT, State.OPEN): {"register_req", "query_req", "ping_req", "ping_res"},
+    (Role.CLIENT, State.OPEN): {"register_req", "query_req", "ping_req", "ping_res", "events_ack"},
     (Role.SERVER, State.OPEN): {
         "status",
         "events",
@@ -51,6 +52,9 @@ ALLOWED = {
         "query_res",
         "ping_req",
         "ping_res",
+        "up_to_date",
+        "gap",
+        "cursor_lost",
     },
 }
 CASES = [(r, s, n) for r, s, n in itertools.product(Role, State, BY_NAME)]
@@ -77,6 +81,11 @@ def frame(message: Message) -> bytes:
     return encode_frame(codec.encode(message))
 
 
+def test_every_message_type_may_be_sent_by_someone() -> None:
+    assert BY_NAME.keys() == set().union(*ALLOWED.values()) == {*map(name_of, messages.TYPES)}
+    assert len(messages.TYPES) == len({*messages.TYPES}) == len(BY_NAME)
+
+
 @pytest.mark.parametrize(("role", "state", "name"), CASES, ids=case_ids)
 def test_who_may_send_what_when(role: Role, state: State, name: str) -> None:
     client, server = in_state(state)
@@ -87,7 +96,9 @@ def test_who_may_send_what_when(role: Role, state: State, name: str) -> None:
         parts = sender.send_parts(type(message), [encoded[:9], encoded[9:]])
         assert b"".join(parts) == encode_frame(encoded)
         receiver.receive_data(sender.send(message))
-        assert to_hat(receiver.next_message()) == to_hat(message)  # type: ignore[arg-type]  # a Message
+        received = receiver.next_message()
+        # hat-mariner compares payloads by value, and knows the ten of 002 only
+        assert received == message or to_hat(received) == to_hat(message)  # type: ignore[arg-type]  # a Message
         assert receiver.state is sender.state
         return
     with pytest.raises(LocalProtocolError, match=name):

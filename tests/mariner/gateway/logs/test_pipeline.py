@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pytest
 
 from mariner import limits
-from mariner.gateway.logs import pipeline as pipeline_module
 from mariner.gateway.logs.pipeline import Pipeline
 
 SECONDS = 30.0
@@ -56,7 +55,7 @@ def logger(handler: Slow) -> Iterator[logging.Logger]:
 def pipeline(
     logger: logging.Logger, handler: Slow, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Pipeline]:
-    monkeypatch.setattr(pipeline_module, "_WAKE_S", 0.01)
+    monkeypatch.setattr(limits, "LOG_WAKE_S", 0.01)
     made = Pipeline()
     yield made
     handler.may_go_on.set()
