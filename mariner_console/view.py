@@ -178,13 +178,15 @@ class GatewayView:
     """What is known of a gateway; a ``status`` is the last known one, None while not connected.
 
     ``failure`` and ``scrape_failure``: why there is no connection, or no metrics; None: there are,
-    or it was not tried yet. ``history``: rates and latencies, the oldest first.
+    or it was not tried yet. ``hindrance``: why it is not OPERATIONAL, as it tells; None:
+    that is not known. ``history``: rates and latencies, the oldest first.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.status: Status | None = None
         self.failure: str | None = None
+        self.hindrance: str | None = None
         self.ping_s: float | None = None
         self.scrape_failure: str | None = None
         self.history: deque[Point] = deque(maxlen=limits.MAX_HISTORY_POINTS)
@@ -203,7 +205,7 @@ class GatewayView:
 
     def on_lost(self, reason: str) -> None:
         """There is no connection."""
-        self.status = self.ping_s = None
+        self.status = self.ping_s = self.hindrance = None
         self.failure = reason
         self.alarms.clear()
 
@@ -211,6 +213,17 @@ class GatewayView:
         """There is a connection, or the status changed."""
         self.status = status
         self.failure = None
+        if status is Status.OPERATIONAL:
+            self.hindrance = None
+
+    @property
+    def is_hindered(self) -> bool:
+        """Whether it answers, and is not OPERATIONAL."""
+        return self.status not in {None, Status.OPERATIONAL}
+
+    def on_hindrance(self, reason: str | None) -> None:
+        """It told why it is not OPERATIONAL; None: it did not."""
+        self.hindrance = reason if self.is_hindered else None
 
     def on_scrape(self, scrape: Scrape, at_s: float) -> None:
         """Metrics were read, at a time in seconds since 1970."""
@@ -268,8 +281,9 @@ def find_problems(view: GatewayView, now_s: float) -> list[Problem]:
 def _of_connection(view: GatewayView) -> Iterator[Problem]:
     if view.failure is not None:
         yield Problem(True, f"not connected: {view.failure}")
-    elif view.status is not None and view.status is not Status.OPERATIONAL:
-        yield Problem(True, f"status {view.status.name}: nothing can be registered")
+    elif view.status is not None and view.is_hindered:
+        why = "" if view.hindrance is None else f": {view.hindrance}"
+        yield Problem(True, f"status {view.status.name}: nothing can be registered{why}")
     if view.scrape_failure is not None:
         yield Problem(False, f"no metrics: {view.scrape_failure}")
     if len(view.alarms):

@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import Final
+from urllib.parse import urljoin
 
 import aiohttp
 import msgspec
@@ -23,8 +24,16 @@ from eventer_bridge import tls
 from eventer_bridge.control.client import Addressee
 from eventer_bridge.core import tokens
 from eventer_bridge.errors import ConnectError, ControlError
-from eventer_bridge.model import Event, EventType, QueryLatestParams, QueryParams, RegisterEvent
+from eventer_bridge.model import (
+    Event,
+    EventType,
+    QueryLatestParams,
+    QueryParams,
+    RegisterEvent,
+    Status,
+)
 from eventer_bridge.net import connecting
+from eventer_bridge.net import limits as net_limits
 from eventer_bridge.net.connecting import keep_trying
 from eventer_bridge.resources import Resource
 from mariner import client
@@ -95,6 +104,7 @@ class Watcher(Resource):
         if config.tls is not None:
             self._context = tls.client_context(config.tls.ca, config.tls.cert, config.tls.key)
         self._connection: client.Client | None = None
+        self._lost_by_alarms = False  # when they were asked for the last time
         self._status_lock = asyncio.Lock()
         self._status_s = -math.inf
         self._status: GatewayStatus | None = None
@@ -102,6 +112,7 @@ class Watcher(Resource):
         self.async_group.spawn(self._stay_connected)
         if config.metrics is not None:
             self.async_group.spawn(self._keep_scraping, config.metrics)
+        self.async_group.spawn(self._keep_asking_why)
 
     async def query(self, params: QueryParams, limit: int) -> tuple[list[Event], bool]:
         """Some events, up to ``limits.MAX_QUERY_BYTES`` of payloads, and whether there are more.
@@ -217,6 +228,7 @@ class Watcher(Resource):
             finally:
                 self._connection = None
                 await aio.uncancellable(connection.async_close())
+            await asyncio.sleep(net_limits.RECONNECT_MIN_S)
 
     async def _connect(self) -> client.Client:
         try:
@@ -243,12 +255,20 @@ class Watcher(Resource):
             self.view.alarms.take(events)
 
     async def _load_alarms(self, connection: client.Client) -> None:
-        """Those that were raised before."""
+        """Those that were raised before.
+
+        A relay without its server answers no query, and closes the connection: there, the next one
+        waits until it is OPERATIONAL.
+        """
         try:
+            if self._lost_by_alarms:
+                await connection.wait_status(Status.OPERATIONAL)
+            self._lost_by_alarms = True
             params = QueryLatestParams(self.config.alarms)
             async with aclosing(connection.query_all(params)) as events:  # type: ignore[type-var]  # an async generator
                 async for event in events:
                     self.view.alarms.take_earlier(event)
+            self._lost_by_alarms = False
         except MarinerError as e:
             extra = {"gateway": self.config.name, "reason": str(e)}
             mlog.warning("alarms cannot be read", extra=extra)
@@ -267,6 +287,32 @@ class Watcher(Resource):
                     self.view.on_scrape_failed(_reason(e, url))
                 await asyncio.sleep(limits.SCRAPE_PERIOD_S)
 
+    # --- why it is STANDBY --------------------------------------------------------------
+
+    async def _keep_asking_why(self) -> None:
+        """Ask a gateway that is not OPERATIONAL for the reason."""
+        while True:
+            if self.view.is_hindered:
+                self.view.on_hindrance(await self._hindrance())
+            await asyncio.sleep(limits.SCRAPE_PERIOD_S)
+
+    async def _hindrance(self) -> str | None:
+        """By ``/readyz`` beside its metrics or, without them, by its control socket."""
+        if self.config.metrics is None:
+            try:
+                return (await self.status()).not_ready
+            except ControlError:
+                return None
+        url = urljoin(self.config.metrics, "readyz")
+        timeout = aiohttp.ClientTimeout(total=limits.TIMEOUT_S)
+        try:
+            async with aiohttp.ClientSession(timeout=timeout, trust_env=False) as session:
+                text = await _read(session, url, status=503)
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
+            return None  # its metrics tell that it cannot be asked
+        status_name, _, reason = text.partition(": ")
+        return reason.strip() if status_name in Status.__members__ else None
+
 
 def _reason(error: Exception, url: str) -> str:
     if isinstance(error, aiohttp.ClientConnectorError):
@@ -280,9 +326,9 @@ def _reason(error: Exception, url: str) -> str:
     return str(error) or f"{url}: no answer in time"
 
 
-async def _read(session: aiohttp.ClientSession, url: str) -> str:
+async def _read(session: aiohttp.ClientSession, url: str, status: int = 200) -> str:
     async with session.get(url, allow_redirects=False) as response:
-        if response.status != 200:
+        if response.status != status:
             raise ValueError(f"{url}: HTTP status {response.status}")
         data = b""
         async for chunk in response.content.iter_chunked(1 << 16):

@@ -158,6 +158,14 @@ class EventCore(Resource, abc.ABC):
         """Current status; registrations succeed only while it is OPERATIONAL."""
 
     @property
+    @abc.abstractmethod
+    def hindrance(self) -> str | None:
+        """Why it is not OPERATIONAL, for its operator; None: it is, or will be without more ado.
+
+        In the words of the log. It may name addresses and files: it is not for clients.
+        """
+
+    @property
     def extensions(self) -> tuple[str, ...]:
         """Names of what it can do for clients beyond the specification."""
         return ()
@@ -169,7 +177,7 @@ class EventCore(Resource, abc.ABC):
     async def check_ready(self) -> None:
         """Look whether it could serve now; raises ``EventerBridgeError``, which says why not."""
         if self.status is not Status.OPERATIONAL:
-            raise NotOperationalError("registrations are refused")
+            raise NotOperationalError(self.hindrance or "registrations are refused")
         if (stall := self._stalls.look(self._work())) is not None:
             raise NotOperationalError(stall)
 

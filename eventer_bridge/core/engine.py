@@ -89,7 +89,7 @@ class Engine(ReplicaCore):
     """See the module. Made by :func:`create`; what is made without it is STANDBY at first.
 
     Closing it stops it and gives back the session ids that were reserved and not used.
-    ``waits_for`` is why it is not started, if somebody can do something about it.
+    ``waits_for`` is why it is not started, as who starts it tells (``remote.monitor``).
 
     Args:
         backend: where events are kept; stays the caller's to close, after the engine.
@@ -159,15 +159,17 @@ class Engine(ReplicaCore):
             return None
         return self._backend.answer_at_once(query)
 
+    @property
+    @override
+    def hindrance(self) -> str | None:
+        return None if self.status is Status.OPERATIONAL else self.fault or self.waits_for
+
     @override
     def n_deletions(self) -> int:
         return self._backend.n_deletions()
 
     @override
     async def check_ready(self) -> None:
-        for fault in (self.fault, self.waits_for):
-            if fault is not None:
-                raise NotOperationalError(fault)
         await super().check_ready()
         await self._backend.check()
 

@@ -104,12 +104,14 @@ async def keep_trying(
     log: logging.Logger,
     text: str,
     extra: Mapping[str, object],
+    *,
+    on_failure: Callable[[str], None] = lambda reason: None,
 ) -> T:
     """Retry until success or an unexpected error.
 
     The wait between two attempts is random and grows to ten seconds, so that thousands of clients
     of one server do not reconnect at the same moment. Each reason is logged once, with the message
-    ``text`` ("feed is not connected") and ``extra``.
+    ``text`` ("feed is not connected") and ``extra``; ``on_failure`` is called with it each time.
     """
     last_reason: str | None = None
 
@@ -123,6 +125,7 @@ async def keep_trying(
         last_reason = reason
         exc_info = None if is_expected else error
         log.log(level, text, extra={**extra, "reason": reason}, exc_info=exc_info)
+        on_failure(reason)
 
     attempts = tenacity.AsyncRetrying(
         retry=tenacity.retry_if_exception_type(errors),

@@ -50,6 +50,9 @@ from eventer_bridge.slices import Steps
 
 mlog = logging.getLogger(__name__)
 
+_NOT_CONNECTED: Final = "feed is not connected"
+_INTERRUPTED: Final = "feed interrupted"
+
 ConnectCb: TypeAlias = Callable[[EventsCb], Awaitable[EventerClient]]
 """Connects; the client passes notifications to the callback."""
 
@@ -84,6 +87,10 @@ class Feed(Resource):
             or not valid here.
         on_state: called with the state and, when SYNCED, the number of events caught up with.
         give_way: awaited now and then while it catches up; see ``slices.run``.
+
+    Attributes:
+        interruption: why the last connection or attempt ended, in the words of the log; None: there
+            was none yet.
     """
 
     def __init__(
@@ -100,6 +107,7 @@ class Feed(Resource):
         on_left_out: Callable[[EventId], None] = lambda last: None,
         give_way: Callable[[], Awaitable[None]] = slices.next_turn,
     ) -> None:
+        self.interruption: str | None = None
         self._name = name
         self._connect = connect
         self._known = known
@@ -156,7 +164,17 @@ class Feed(Resource):
         while True:
             # any error: a feed that ended would never connect again
             extra = {"server": self._name}
-            await keep_trying(self._follow, Exception, mlog, "feed is not connected", extra)
+            await keep_trying(
+                self._follow,
+                Exception,
+                mlog,
+                _NOT_CONNECTED,
+                extra,
+                on_failure=self._on_not_connected,
+            )
+
+    def _on_not_connected(self, reason: str) -> None:
+        self.interruption = f"{_NOT_CONNECTED}: {reason}"
 
     async def _follow(self) -> None:
         """Follow over one connection, until it is lost; raises the reason if it ended soon."""
@@ -184,7 +202,8 @@ class Feed(Resource):
         except EventerBridgeError as e:
             if self._loop.time() - connected_at < net_limits.STABLE_CONNECTION_S:
                 raise
-            mlog.warning("feed interrupted", extra={"server": self._name, "reason": str(e)})
+            self.interruption = f"{_INTERRUPTED}: {e}"
+            mlog.warning(_INTERRUPTED, extra={"server": self._name, "reason": str(e)})
         finally:
             self._refused_events += client.refused_events
             self._client = None

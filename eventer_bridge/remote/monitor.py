@@ -23,7 +23,7 @@ import asyncio
 import functools
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import hat.monitor.component
 from hat import aio
@@ -31,17 +31,22 @@ from hat.drivers import net
 from hat.monitor.component import Component
 from typing_extensions import override
 
-from eventer_bridge import chatter, errors
+from eventer_bridge import chatter, errors, model
 from eventer_bridge import limits as core_limits
 from eventer_bridge.core.engine import Engine
 from eventer_bridge.net import limits as net_limits
-from eventer_bridge.net.connecting import keep_trying
+from eventer_bridge.net.connecting import connecting, keep_trying
 from eventer_bridge.remote import group, limits
 from eventer_bridge.remote.group import ServerGroup, server_data
 from eventer_bridge.remote.replication import Replication
 from eventer_bridge.resources import Resource
 
 mlog = logging.getLogger(__name__)
+
+_NOT_REACHABLE: Final = "monitor server is not reachable"
+_LOST: Final = "connection to the monitor server is lost"
+_OTHER_ACTIVE: Final = "another server of the group is active: waiting for it to stop"
+_CATCHING_UP: Final = "it gets what the other servers of the group registered meanwhile"
 
 
 class Member(NamedTuple):
@@ -87,7 +92,10 @@ class Monitor(Resource):
         self._failed_at_s = float("-inf")
         self._retry_s = 0.0
         self._activity: _Activity | None = None
+        self._blessed: list[str] = []  # names of the other servers that are to be active
+        self._standby_reason: str | None = None
         self._is_known = asyncio.Event()
+        engine.waits_for = "the monitor server is not connected yet"
         self.async_group.spawn(self._run)
 
     @property
@@ -100,27 +108,29 @@ class Monitor(Resource):
             while True:
                 await keep_trying(
                     self._be_component,
-                    OSError,
+                    (OSError, errors.ConnectError),
                     mlog,
-                    "monitor server is not reachable",
+                    _NOT_REACHABLE,
                     {"address": str(self._address)},
+                    on_failure=self._on_not_reachable,
                 )
-                mlog.warning(
-                    "connection to the monitor server is lost",
-                    extra={"address": str(self._address)},
-                )
+                self._engine.waits_for = f"{_LOST}: {self._address}"
+                mlog.warning(_LOST, extra={"address": str(self._address)})
                 await asyncio.sleep(net_limits.RECONNECT_MIN_S)
         finally:
             self.close()
             await aio.uncancellable(self._group.async_close())
 
+    def _on_not_reachable(self, reason: str) -> None:
+        self._engine.waits_for = f"{_NOT_REACHABLE}: {reason}"
+
     async def _be_component(self) -> None:
         """Be a component of the Monitor Server until the connection is lost.
 
-        Raises ``OSError`` if there is none, or it was closed without an answer.
+        Raises ``ConnectError`` or ``OSError`` if there is none, or it was closed without an answer.
         """
         self._is_known.clear()
-        async with asyncio.timeout(net_limits.CONNECT_TIMEOUT_S):
+        async with connecting(self._address, timeout_s=net_limits.CONNECT_TIMEOUT_S):
             component = await hat.monitor.component.connect(
                 net.TcpAddress(self._address.host, self._address.port),
                 self._member.name,
@@ -135,7 +145,9 @@ class Monitor(Resource):
             component.async_group.spawn(self._watch_blessing, component)
             await component.wait_closing()
             if not self._is_known.is_set():
-                raise ConnectionError("closed without an answer: is it a monitor server?")
+                raise errors.ConnectError(
+                    f"{self._address}: closed without an answer: is it a monitor server?"
+                )
         finally:
             # before the connection ends: no other may be blessed while this one is active
             await aio.uncancellable(self._end_activity())
@@ -145,7 +157,24 @@ class Monitor(Resource):
         if state.info is not None:
             self._is_known.set()
         others = (i for i in state.components if i is not state.info)
-        self._group.update([i.data for i in others if i.group == self._member.group])
+        in_group = [i for i in others if i.group == self._member.group]
+        self._group.update([i.data for i in in_group])
+        blessed = [i.name for i in in_group if i.blessing_req.token is not None]
+        self._blessed = [model.cut(str(name)) for name in blessed]
+        self._note_standby(component)
+
+    def _note_standby(self, component: Component) -> None:
+        """Tell why this server is STANDBY although it is ready: another one is active."""
+        is_idle = self._activity is None or self._activity.is_closed
+        if not (component.ready and is_idle):
+            return
+        reason = "the monitor server has not chosen a server of the group yet"
+        if self._blessed:
+            names = " and ".join(map(repr, self._blessed))
+            reason = f"the monitor server chose {names} to be active"
+        if self._blessed and reason != self._standby_reason:
+            mlog.info("this server does not become active", extra={"reason": reason})
+        self._engine.waits_for = self._standby_reason = reason
 
     async def _get_ready(self, component: Component, wait_s: float = 0.0) -> None:
         """Let another active server go on, at least ``wait_s``, until this one has its events."""
@@ -153,12 +182,17 @@ class Monitor(Resource):
         await self._let_others_go_on(wait_s)
         await self._had_fault()
         if self._has_own_events:
-            await self._group.catch_up(limits.READY_CATCH_UP_S)
+            await self._catch_up(limits.READY_CATCH_UP_S)
         else:
             await self._get_own_events()
         while await self._had_fault():  # meanwhile, nothing could be kept
-            await self._group.catch_up(limits.READY_CATCH_UP_S)
+            await self._catch_up(limits.READY_CATCH_UP_S)
         await component.set_ready(True)
+        self._note_standby(component)
+
+    async def _catch_up(self, timeout_s: float) -> None:
+        self._engine.waits_for = _CATCHING_UP
+        await self._group.catch_up(timeout_s)
 
     async def _watch_blessing(self, component: Component) -> None:
         """Connect again if a blessing that was withdrawn before it began is not given back.
@@ -209,12 +243,10 @@ class Monitor(Resource):
             regain, errors.EventerBridgeError, mlog, "own events are not here", extra
         )
         if engine.is_whole or self._accepts_loss:
-            engine.waits_for = None
-            await self._group.catch_up(max(0.0, until_s - loop.time()))
+            await self._catch_up(max(0.0, until_s - loop.time()))
         else:  # of what they registered, it may know no request key
             engine.waits_for = f"it gets the events of servers {sorted(answered)} first"
             await self._group.catch_up_with(answered)
-            engine.waits_for = None
         await engine.note_whole()
         self._has_own_events = True
 
@@ -273,12 +305,15 @@ class _Activity(Resource):
     async def _run(self) -> None:
         try:
             if self._group.is_other_active:
-                mlog.warning("another server of the group is active: waiting for it to stop")
+                self._engine.waits_for = _OTHER_ACTIVE
+                mlog.warning(_OTHER_ACTIVE)
             await self._group.wait_others_standby()
             # its last requests and acknowledgements, too
+            self._engine.waits_for = _CATCHING_UP
             await self._group.catch_up(limits.TAKE_OVER_CATCH_UP_S)
             if (fault := await self._engine.find_fault()) is not None:
                 raise errors.NotOperationalError(fault)
+            self._engine.waits_for = None
             # not cancelled half-way: stop() ends what start() began, in the store as well
             await aio.uncancellable(self._engine.start())
             await self._engine.wait_closing()

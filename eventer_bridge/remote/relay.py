@@ -318,6 +318,15 @@ class RelayCore(EventCore):
         return model.Status.STANDBY if self._client is None else self._client.status
 
     @property
+    @override
+    def hindrance(self) -> str | None:
+        if self._client is None:
+            return self._feeds[0].interruption or f"event server {self.name} is not connected yet"
+        if self._client.status is not model.Status.OPERATIONAL:
+            return f"event server {self.name} is {self._client.status.name}"
+        return None
+
+    @property
     def is_connected(self) -> bool:
         """Whether there is a connection to the remote server."""
         return self._client is not None

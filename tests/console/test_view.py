@@ -98,6 +98,24 @@ def test_what_keeps_clients_out_comes_first() -> None:
     assert texts(view)[1:] == ["alarms raised: 1", "the last reload of the configuration failed"]
     view = view_of(WELL, Status.STANDBY)
     assert texts(view) == ["status STANDBY: nothing can be registered"]
+    view.on_hindrance("feed is not connected: 10.0.0.1:23012: connection refused")
+    assert texts(view) == [
+        "status STANDBY: nothing can be registered: feed is not connected: 10.0.0.1:23012:"
+        " connection refused"
+    ]
+
+
+def test_why_it_was_standby_is_forgotten() -> None:
+    view = view_of(WELL, Status.STANDBY)
+    view.on_hindrance("the disk is full")
+    view.on_connected(Status.OPERATIONAL)
+    view.on_hindrance("the disk is full")  # asked before, told after
+    view.on_connected(Status.STANDBY)
+    assert texts(view) == ["status STANDBY: nothing can be registered"]
+    view.on_hindrance("the disk is full")
+    view.on_lost("gone")
+    view.on_connected(Status.STANDBY)
+    assert texts(view) == ["status STANDBY: nothing can be registered"]
 
 
 def test_metrics_that_cannot_be_read_are_not_shown_as_the_last_ones() -> None:
