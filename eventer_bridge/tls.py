@@ -122,6 +122,26 @@ def crl_expiry(crl: Path) -> datetime | None:
     return min((i for i in moments if i is not None), default=None)
 
 
+def beginning(cert: Path) -> datetime:
+    """When the last certificate of a file becomes valid; raises as :func:`expiry`."""
+    return max(i.not_valid_before_utc for i in _read_certificates(cert))
+
+
+def ca_beginning(ca: Path) -> datetime:
+    """When the first CA of a file becomes valid."""
+    return min(i.not_valid_before_utc for i in _read_certificates(ca))
+
+
+def crl_beginning(crl: Path) -> datetime:
+    """When the last revocation list of a file becomes valid."""
+    return max(i.last_update_utc for i in read_crl(crl))
+
+
+def has_root(ca: Path) -> bool:
+    """Whether a CA of a file is its own issuer: without one, no certificate can be verified."""
+    return any(i.issuer == i.subject for i in _read_certificates(ca))
+
+
 def read_crl(crl: Path) -> list[x509.CertificateRevocationList]:
     """The revocation lists of a PEM file; ``ConfigurationError``: it is missing or invalid."""
     try:

@@ -22,10 +22,11 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeAlias
+from urllib.parse import quote
 
 import jsonschema_rs
 import msgspec
@@ -61,9 +62,7 @@ class PayloadSchema:
 
     def __init__(self, schema: Mapping[str, Any], registry: jsonschema_rs.Registry) -> None:
         self.id = str(schema["$id"])
-        self._validator = jsonschema_rs.Draft202012Validator(
-            dict(schema), registry=registry, mask=_MASK, pattern_options=_PATTERNS
-        )
+        self._validator = _validator(dict(schema), registry)
 
     def refusal(self, payload: Payload | None) -> str | None:
         """The reason why a payload does not satisfy the schema; None if it does."""
@@ -76,6 +75,14 @@ class PayloadSchema:
         except jsonschema_rs.ValidationError as e:
             return f"payload{_pointer(e)}: {e.message}"
         return None
+
+
+def _validator(
+    schema: dict[str, Any], registry: jsonschema_rs.Registry
+) -> jsonschema_rs.Draft202012Validator:
+    return jsonschema_rs.Draft202012Validator(
+        schema, registry=registry, mask=_MASK, pattern_options=_PATTERNS
+    )
 
 
 def create(schemas: Iterable[Mapping[str, Any]]) -> dict[str, PayloadSchema]:
@@ -112,6 +119,26 @@ def _create(schemas: Iterable[Mapping[str, Any]]) -> tuple[dict[str, PayloadSche
                 wrong.append(f"{key}: expected an $id that no other schema has")
             made[found.id] = found
     return made, wrong
+
+
+def unused_problems(schemas: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """What is wrong in definitions of schemas without :func:`problems`, which do not use them."""
+    several = [dict(schema) for schema in schemas]
+    registry = _registry(several)
+    for index, schema in enumerate(several):
+        for keyword in ("$defs", "definitions"):
+            for name in _named(schema.get(keyword)):
+                pointer = quote(name.replace("~", "~0").replace("/", "~1"))
+                its = {"$ref": f"{schema['$id']}#/{keyword}/{pointer}"}
+                try:
+                    _validator(its, registry)
+                except (ValueError, jsonschema_rs.ReferencingError) as e:
+                    why = e.message if isinstance(e, jsonschema_rs.ValidationError) else e
+                    yield f"{_key(index, schema)}: schema/{keyword}/{name}: {why}"
+
+
+def _named(definitions: Any) -> list[str]:
+    return [*definitions] if isinstance(definitions, Mapping) else []
 
 
 def _registry(schemas: Iterable[dict[str, Any]]) -> jsonschema_rs.Registry:

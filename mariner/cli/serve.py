@@ -31,13 +31,15 @@ _CONF = conf_option("Configuration file (.yaml, .toml or .json).")
 def check(path: Path) -> None:
     """Check a configuration and the files it names, then exit.
 
-    It makes everything that `serve` makes, without listening or opening the store: modules are
+    It makes everything that `serve` makes, without listening or changing the store: modules are
     created, too, with an empty store.
 
     Warnings on standard error, one per line, name what lets strangers in (clients that need
     neither token nor certificate, tokens where their hashes suffice, tokens or private keys in
-    files that others can read), what expires within 30 days, and a limit of open files that leaves
-    room for fewer connections than usual.
+    files that others can read), what keeps clients out (no clients, a certificate that is not valid
+    yet, an authority without its root), what expires within 30 days, what is hardly meant (a type
+    with a slash in a segment, the store of another server, a definition of a schema that cannot be
+    used), and a limit of open files that leaves room for fewer connections than usual.
 
     Exit code 0: it can be used; 2: it cannot, for the reasons printed, one per line.
     """

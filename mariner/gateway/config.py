@@ -239,6 +239,23 @@ _EXPIRY: Final[Mapping[str, Callable[[Path], datetime | None]]] = {
 }
 
 
+_BEGINNING: Final[Mapping[str, Callable[[Path], datetime]]] = {
+    "cert": tls.beginning,
+    "ca": tls.ca_beginning,
+    "client_ca": tls.ca_beginning,
+    "crl": tls.crl_beginning,
+}
+
+
+def beginnings(config: GatewayConfig) -> dict[str, datetime]:
+    """As :func:`expiries`: before these moments, nobody accepts them."""
+    return {
+        key: read(file)
+        for key, file in tls_files(config).items()
+        if (read := _BEGINNING.get(key.rpartition(".")[2])) is not None
+    }
+
+
 def expiries(config: GatewayConfig) -> dict[str, datetime]:
     """Moments by keys, as ``mariner.tls.cert``; reads the files, and raises ConfigurationError.
 

@@ -1,20 +1,24 @@
-"""Looks at the files, directories and variables that a configuration names, and opens no store.
+"""Looks at the files, directories and variables that a configuration names, and changes nothing.
 
-:func:`check` refuses what cannot be used; :func:`audit` finds what lets strangers in, or soon keeps
-everybody out, in a configuration that can. Nothing of it shows a token.
+:func:`check` refuses what cannot be used; :func:`audit` finds what lets strangers in, or keeps
+clients out, now or soon, in a configuration that can. Nothing of it shows a token.
 """
 
 import errno
 import functools
+import json
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any, Final
+
+import msgspec
 
 from eventer_bridge import tls
 from eventer_bridge.backends.rocksdb import database, directories
-from eventer_bridge.core import tokens
+from eventer_bridge.core import payload_schemas, tokens
 from eventer_bridge.core.rights import ClientConfig
 from eventer_bridge.core.tokens import TokenConfig
 from eventer_bridge.errors import ConfigurationError, StorageError
@@ -22,6 +26,7 @@ from mariner import limits
 from mariner.gateway import config as configs
 from mariner.gateway import tracing
 from mariner.gateway.config import GatewayConfig, TlsConfig, client_tokens, listeners, remotes
+from mariner.gateway.config_problems import show
 from mariner.gateway.logs.audit import AuditConfig
 
 
@@ -86,7 +91,12 @@ def _look_at_store(path: Path) -> None:
         raise ConfigurationError(f"{path}: expected a directory: {there} is none")
     if not os.access(there, os.R_OK | os.W_OK | os.X_OK):
         raise ConfigurationError(f"{path}: {there}: {os.strerror(errno.EACCES)}")
+    _try_to_write(path, there)
     if (path / "CURRENT").exists():
+        for file in sorted(path.iterdir()):
+            is_usable = not file.is_file() or os.access(file, os.R_OK | os.W_OK)
+            if not is_usable and file.exists():  # not removed meanwhile
+                raise ConfigurationError(f"{path}: {file}: {os.strerror(errno.EACCES)}")
         return
     try:
         directories.refuse_unfinished(path)
@@ -97,12 +107,26 @@ def _look_at_store(path: Path) -> None:
         raise ConfigurationError(str(e)) from e
 
 
+def _try_to_write(path: Path, there: Path) -> None:
+    """Make a file without a name in a directory: it may be on a file system that is read-only."""
+    try:
+        os.close(os.open(there, os.O_TMPFILE | os.O_RDWR, 0o600))
+    except OSError as e:
+        if e.errno in _NOT_WRITABLE:  # not if it is full, or has no such files
+            raise ConfigurationError(f"{path}: {there}: {e.strerror}") from None
+
+
+_NOT_WRITABLE: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
 # --- findings -----------------------------------------------------------------------------
 
 
 def audit(path: Path, config: GatewayConfig) -> list[str]:
     """The findings about a configuration and its file: lines that begin with the file."""
     found = [*_client_findings("clients", config.clients, config.mariner.tls)]
+    found += _nobody_findings(config)
+    found += _segment_findings(msgspec.to_builtins(config, enc_hook=str))
     server = None if config.event_core is None else config.event_core.eventer_server
     key = "event_core.eventer_server"
     if server is not None and server.clients is not None:
@@ -117,13 +141,77 @@ def audit(path: Path, config: GatewayConfig) -> list[str]:
     for key, file in _secret_files(config):
         if mode := _open_mode(file):
             found.append(f"{key}: {file}: users other than its owner can read it: mode {mode}")
+    found += payload_schemas.unused_problems(config.schemas)
+    found += _ca_findings(config)
     now = datetime.now(UTC)
+    for key, moment in configs.beginnings(config).items():
+        if moment > now:
+            found.append(f"{key}: not valid yet: good from {moment:%Y-%m-%d %H:%M} UTC on")
     for key, moment in configs.expiries(config).items():
         if (days := (moment - now).days) < limits.MIN_DAYS_LEFT:
             found.append(
                 f"{key}: {days} {'day' if days == 1 else 'days'} left: good until {moment:%Y-%m-%d}"
             )
+    found += _store_findings(config)
     return [f"{path}: {line}" for line in found]
+
+
+def _nobody_findings(config: GatewayConfig) -> Iterator[str]:
+    """Of a gateway that nobody may connect to."""
+    core = config.event_core
+    server = None if core is None else core.eventer_server
+    if not config.clients and server is None and (core is None or core.rsb is None):
+        yield "clients: none: nobody can connect"
+    if server is not None and server.clients == ():
+        yield "event_core.eventer_server.clients: none: no Eventer client can connect"
+
+
+def _segment_findings(data: Any, key: str = "") -> Iterator[str]:
+    """Of types whose segments have slashes, in all ``subscriptions``."""
+    if isinstance(data, Mapping):
+        for name, value in data.items():
+            place = f"{key}.{name}".removeprefix(".")
+            if name == "subscriptions" and isinstance(value, list | tuple):
+                yield from _slashes(place, value)
+            elif name not in {"schemas", "log"}:
+                yield from _segment_findings(value, place)
+    elif isinstance(data, list | tuple):
+        for index, value in enumerate(data):
+            yield from _segment_findings(value, f"{key}[{index}]")
+
+
+def _slashes(key: str, patterns: Iterable[Any]) -> Iterator[str]:
+    for index, pattern in enumerate(patterns):
+        is_type = isinstance(pattern, list | tuple)
+        texts = [i for i in pattern if isinstance(i, str)] if is_type else []
+        if with_slash := next((i for i in texts if "/" in i), None):
+            several = json.dumps("/".join(texts).split("/"), ensure_ascii=False)
+            yield (
+                f"{key}[{index}]: {show(with_slash)}: is one segment of a type: several are written"
+                f" as {several}"
+            )
+
+
+def _ca_findings(config: GatewayConfig) -> Iterator[str]:
+    """Of authorities that nothing can be verified with."""
+    for key, file in configs.tls_files(config).items():
+        if key.endswith((".ca", ".client_ca")) and not tls.has_root(file):
+            peer = "client" if key.endswith(".client_ca") else "server"
+            yield (
+                f"{key}: {file}: has only an intermediate authority: no {peer} can be verified"
+                " without the root, which is self-signed"
+            )
+
+
+def _store_findings(config: GatewayConfig) -> Iterator[str]:
+    core = config.event_core
+    if core is None or not isinstance(core.backend, configs.RocksDbConfig):
+        return
+    path = core.backend.path
+    ids = database.servers_with_ids(path) if (path / "CURRENT").exists() else set()
+    if ids and core.server_id not in ids:
+        servers = " and ".join(map(str, sorted(ids)))
+        yield f"event_core.server_id: {core.server_id}: the store {path} is of server {servers}"
 
 
 def _token_findings(key: str, token: TokenConfig) -> Iterator[str]:

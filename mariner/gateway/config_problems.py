@@ -23,6 +23,9 @@ from mariner.gateway.config import HttpConfig
 
 _ANY_ADDRESS: Final = ("", "0.0.0.0", "::")  # noqa: S104  # none of them is listened on here
 
+_KINDS: Final = {bool: "a boolean", int: "a number", float: "a number"}
+"""What YAML, for example, makes of ``yes`` and ``12``."""
+
 _EXPECTED: Final = {
     "minimum": "at least {}",
     "maximum": "at most {}",
@@ -50,6 +53,8 @@ def describe(error: ValidationError, parent: Iterable[Any] = ()) -> str:
     match error.validator:
         case "type":
             text = " or ".join(expected if isinstance(expected, list) else [expected])
+            if "token" in path and isinstance(value, bool | int | float):
+                text += f": put it in quotes, without them it is {_KINDS[type(value)]}"
         case "enum":
             text = f"one of {', '.join(map(str, expected))}"
         case "const":

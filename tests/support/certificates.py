@@ -48,6 +48,22 @@ def issue_client(
     return pair.certificate
 
 
+def postpone(directory: Path, name: str, begin: datetime) -> None:
+    """Have the certificate ``NAME.pem`` of the CA there be valid from a moment on."""
+    ca = files.load_ca(directory)
+    path = directory / f"{name}.pem"
+    before = x509.load_pem_x509_certificate(path.read_bytes())
+    builder = x509.CertificateBuilder(
+        issuer_name=before.issuer,
+        subject_name=before.subject,
+        public_key=before.public_key(),
+        serial_number=before.serial_number,
+        not_valid_before=begin,
+        not_valid_after=begin + timedelta(days=60),
+    )
+    path.write_bytes(builder.sign(ca.key, hashes.SHA256()).public_bytes(Encoding.PEM))
+
+
 def write_crl(directory: Path, *revoked: x509.Certificate, days: int = 7) -> Path:
     """Make ``crl.pem``, the revocation list of the CA there, good for so many days."""
     ca = files.load_ca(directory)

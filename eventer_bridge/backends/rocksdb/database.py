@@ -15,6 +15,7 @@ import fcntl
 import logging
 import os
 import secrets
+import struct
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
@@ -35,7 +36,7 @@ from rocksdict import (
 from eventer_bridge import limits
 from eventer_bridge.backends.rocksdb import contents, directories, log_tail
 from eventer_bridge.backends.rocksdb.contents import FAMILIES, FORMAT, is_known_format, undo
-from eventer_bridge.backends.rocksdb.keys import FORMAT_KEY, LOG_KEY
+from eventer_bridge.backends.rocksdb.keys import FORMAT_KEY, LOG_KEY, RESERVED_KEY, decode_int
 from eventer_bridge.backends.rocksdb.log_files import TornWrite, check_log, truncate
 from eventer_bridge.backends.rocksdb.markers import check_marker, remove_marker
 from eventer_bridge.errors import StorageError, StoreDamagedError, StoreLockedError
@@ -199,6 +200,20 @@ def refuse_other_format(path: Path) -> None:
     # damage is known already
     with _Reading(path, db), contextlib.suppress(StoreDamagedError):
         is_known_format(path, db, names)
+
+
+def servers_with_ids(path: Path) -> set[int]:
+    """The servers that gave ids in a store; none if it cannot be read. Changes nothing.
+
+    It may be open elsewhere: what was written just now may be missing.
+    """
+    access, mode = AccessType.read_only(False), DBRecoveryMode.point_in_time()
+    with contextlib.suppress(StorageError, ValueError, struct.error):
+        db = _open(path, _family_names(path), access, mode)
+        with _Reading(path, db):
+            reserved = contents.rows(db, RESERVED_KEY)
+            return {decode_int(key.removeprefix(RESERVED_KEY)) for key, _ in reserved}
+    return set()
 
 
 def _open_unchanged(path: Path) -> tuple[Rdict, list[str], TornWrite | None]:

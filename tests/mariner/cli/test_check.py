@@ -1,14 +1,18 @@
 """``mariner check``: it makes what ``serve`` makes, and leaves nothing behind."""
 
+import asyncio
 import copy
+import errno
 import json
 import logging
+import os
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 from click.testing import CliRunner, Result
 
+from eventer_bridge.backends import rocksdb
 from mariner.cli import main
 
 THRESHOLD: Final = {"subscriptions": [["a"]], "path": [], "limit": 1, "alarm_prefix": ["alarm"]}
@@ -101,3 +105,44 @@ def test_what_serve_refuses(
     assert (result.exit_code, result.stdout) == (2, "")
     assert problem.replace("{0}", str(tmp_path)) in result.stderr
     assert result.stderr.count("mariner: error: ") == 1
+
+
+def test_a_store_whose_directory_is_read_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_file = os.open
+
+    def open_read_only(path: Any, flags: int, *args: Any, **keys: Any) -> int:
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+        return open_file(path, flags, *args, **keys)
+
+    monkeypatch.setattr(os, "open", open_read_only)
+    result = check(tmp_path, conf(tmp_path))
+    problem = f"event_core.backend.path: {tmp_path}/events: {tmp_path}: Read-only file system\n"
+    assert (result.exit_code, result.stderr) == (2, f"mariner: error: {problem}")
+
+
+async def test_a_store_with_files_of_another_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one that root started once, for example; root may write everything, so it is imitated."""
+    store = tmp_path / "events"
+    async with await rocksdb.create(store):
+        pass
+    is_accessible = os.access
+    theirs = {str(store / "LOCK"), str(store / "gone")}
+
+    def access(path: Any, mode: int) -> bool:
+        if str(path) in theirs:
+            (store / "gone").unlink(missing_ok=True)
+        return str(path) not in theirs and is_accessible(path, mode)
+
+    monkeypatch.setattr(os, "access", access)
+    (store / "gone").touch()
+    result = await asyncio.to_thread(check, tmp_path, conf(tmp_path))
+    problem = f"event_core.backend.path: {store}: {store}/LOCK: Permission denied\n"
+    assert (result.exit_code, result.stderr) == (2, f"mariner: error: {problem}")
+    theirs.remove(str(store / "LOCK"))
+    (store / "gone").touch()
+    assert (await asyncio.to_thread(check, tmp_path, conf(tmp_path))).exit_code == 0

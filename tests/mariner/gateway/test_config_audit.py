@@ -1,7 +1,9 @@
 """What of a configuration lets in strangers; and that no token is ever told."""
 
+import asyncio
 import copy
 import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,8 @@ from click.testing import CliRunner, Result
 
 from eventer_bridge.core import tokens
 from mariner.cli import main
-from tests.support.certificates import issue_client, make_certificates, write_crl
+from tests.support.certificates import issue_client, make_certificates, postpone, write_crl
+from tests.support.inprocess import running_gateway
 
 SECRET = "hunter2"
 HASH = tokens.sha256_text(SECRET)
@@ -229,6 +232,10 @@ def test_what_expires_soon(tmp_path: Path, path: Path) -> None:
     assert "mariner.tls.crl: requires mariner.tls.client_ca" in result.stderr
 
 
+NOBODY = "clients: none: nobody can connect"
+NO_EVENTER_CLIENT = "event_core.eventer_server.clients: none: no Eventer client can connect"
+
+
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o644])
 def test_tokens_in_a_file_that_others_can_read(path: Path, mode: int) -> None:
     told = f"has tokens, and users other than its owner can read it: mode {mode:04o}"
@@ -240,13 +247,13 @@ def test_tokens_in_a_file_that_others_can_read(path: Path, mode: int) -> None:
     without = changed(GOOD, "clients", to=[])
     without = changed(without, "event_core", "eventer_server", "clients", to=[])
     without = changed(without, "event_core", "eventer_server", "token", to=None)
-    assert findings(path, without, mode) == []
+    assert findings(path, without, mode) == [NO_EVENTER_CLIENT]
     remote = {"host": "127.0.0.1", "port": 1, "token": SECRET}
     relay = {**without, "eventer": remote}
     del relay["event_core"]
-    assert findings(path, relay, mode) == [told]
+    assert findings(path, relay, mode) == [NOBODY, told]
     replicating = changed(without, "event_core", "replication", to=[{**remote, "server_id": 2}])
-    assert findings(path, replicating, mode) == [told]
+    assert findings(path, replicating, mode) == [NO_EVENTER_CLIENT, told]
 
 
 @pytest.mark.parametrize(
@@ -314,3 +321,126 @@ def test_errors_of_a_file_do_not_tell_a_token(tmp_path: Path, token: str, key: s
     assert check(tmp_path / "gateway.yaml", text).exit_code == 2
     for ending, line in (("toml", f"token = {token}"), ("json", f'{{"token": {token}}}')):
         assert check(tmp_path / f"gateway.{ending}", line).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "token", ["yes", "no", "on", "true", "12", "-1", "1.5", "[yes]", "{value: yes}"]
+)
+def test_a_token_that_is_no_text_is_to_be_quoted(tmp_path: Path, token: str) -> None:
+    text = f"""
+name: x
+mariner: {{host: 127.0.0.1, port: 0}}
+event_core: {{server_id: 1, backend: {{type: memory}}}}
+clients:
+  - {{name: app, token: {token}, subscriptions: [], register_events: []}}
+"""
+    result = check(tmp_path / "gateway.yaml", text)
+    assert result.exit_code == 2
+    kind = "a number" if token[-1].isdigit() else "a boolean"
+    assert result.stderr.endswith(f": put it in quotes, without them it is {kind}\n")
+    assert "gateway.yaml: clients[0].token" in result.stderr
+    assert ": ***: expected string" in result.stderr or ": ***: expected a string" in result.stderr
+
+
+def test_a_segment_with_a_slash(path: Path) -> None:
+    rights = [{"subscriptions": [["b"], ["b", "c/?"]]}]
+    conf = changed(GOOD, "clients", 0, "subscriptions", to=[["app/*"], ["app", "*"]])
+    conf = changed(conf, "clients", 0, "register_events", to=rights)
+    rule = {"subscriptions": [["a/b/*"]], "max_entries": 1}
+    conf = changed(conf, "event_core", "backend", "retention", to=[rule])
+    gui = {**CLIENT, "name": "gui", "subscriptions": [["/a"]]}
+    server = {"host": "127.0.0.1", "port": 0, "clients": [gui]}
+    conf = changed(conf, "event_core", "eventer_server", to=server)
+    threshold = {"subscriptions": [["t/*"]], "path": [], "limit": 1, "alarm_prefix": ["alarm"]}
+    module = {"module": "eventer_bridge.modules.threshold", "thresholds": [threshold]}
+    conf = changed(conf, "event_core", "modules", to=[module])
+
+    def found(key: str, segment: str, several: str) -> str:
+        return f"{key}: {segment!r}: is one segment of a type: several are written as {several}"
+
+    assert set(findings(path, conf)) == {
+        found("clients[0].subscriptions[0]", "app/*", '["app", "*"]'),
+        found("clients[0].register_events[0].subscriptions[1]", "c/?", '["b", "c", "?"]'),
+        found("event_core.backend.retention[0].subscriptions[0]", "a/b/*", '["a", "b", "*"]'),
+        found("event_core.eventer_server.clients[0].subscriptions[0]", "/a", '["", "a"]'),
+        found("event_core.modules[0].thresholds[0].subscriptions[0]", "t/*", '["t", "*"]'),
+    }
+
+
+def test_that_nobody_can_connect(path: Path) -> None:
+    conf = changed(GOOD, "clients", to=[])
+    assert findings(path, conf) == []  # Eventer clients can
+    alone = copy.deepcopy(conf)
+    del alone["event_core"]["eventer_server"]
+    assert findings(path, alone) == [NOBODY]
+    server = {"host": "127.0.0.1", "port": 0, "clients": []}
+    conf = changed(GOOD, "event_core", "eventer_server", to=server)
+    assert findings(path, conf) == [NO_EVENTER_CLIENT]
+
+
+def test_certificates_that_are_not_valid_yet(tmp_path: Path, path: Path) -> None:
+    made = make_certificates(tmp_path / "certs")
+    folder = made.ca.parent
+    begin = datetime.now(UTC) + timedelta(days=3)
+    tls = {"cert": f"{folder}/later.pem", "key": f"{folder}/later.key", "client_ca": str(made.ca)}
+    issue_client(folder, "later", days=60)
+    conf = changed(GOOD, "mariner", "tls", to=tls)
+    assert findings(path, conf) == []
+    postpone(folder, "later", begin)
+    assert findings(path, conf) == [
+        f"mariner.tls.cert: not valid yet: good from {begin:%Y-%m-%d %H:%M} UTC on"
+    ]
+
+
+def test_authorities_without_their_root(tmp_path: Path, path: Path) -> None:
+    made = make_certificates(tmp_path / "certs")
+    folder = made.ca.parent
+    made.server_key.chmod(0o600)
+    issue_client(folder, "intermediate", days=60)
+    intermediate = folder / "intermediate.pem"
+    tls = {"cert": str(made.server_cert), "key": str(made.server_key)}
+    conf = changed(GOOD, "mariner", "tls", to={**tls, "client_ca": str(intermediate)})
+    remote = {"server_id": 2, "host": "a", "port": 1, "tls": {"ca": str(intermediate)}}
+    conf = changed(conf, "event_core", "replication", to=[remote])
+    without = "can be verified without the root, which is self-signed"
+    assert findings(path, conf) == [
+        f"mariner.tls.client_ca: {intermediate}: has only an intermediate authority: no client"
+        f" {without}",
+        f"event_core.replication[0].tls.ca: {intermediate}: has only an intermediate authority: no"
+        f" server {without}",
+    ]
+    intermediate.write_bytes(intermediate.read_bytes() + made.ca.read_bytes())
+    assert findings(path, conf) == []
+
+
+def test_definitions_of_a_schema_that_cannot_be_used(path: Path) -> None:
+    schema = {"$id": "urn:x", "$defs": {"a": {"pattern": "("}, "b": {"type": "string"}}}
+    conf = changed(GOOD, "schemas", to=[schema, {"$id": "urn:y", "definitions": {"c/d": {}}}])
+    assert findings(path, conf) == ["schemas[0]: 'urn:x': schema/$defs/a: value is not a \"regex\""]
+    conf = changed(GOOD, "schemas", to=[{**schema, "$ref": "#/$defs/a"}])
+    result = check(path, conf)
+    assert result.exit_code == 2
+    assert "schemas[0]: 'urn:x': expected a JSON Schema of draft 2020-12: " in result.stderr
+
+
+async def test_the_store_of_another_server(tmp_path: Path, path: Path) -> None:
+    store = tmp_path / "events"
+    conf = changed(GOOD, "event_core", "backend", to={"type": "rocksdb", "path": str(store)})
+    told = f"event_core.server_id: 7: the store {store} is of server 1"
+
+    async def asked() -> list[list[str]]:
+        """What it tells of server 1 and of server 7."""
+        confs = [changed(conf, "event_core", "server_id", to=i) for i in (1, 7)]
+        return [await asyncio.to_thread(findings, path, i) for i in confs]
+
+    assert await asked() == [[], []]  # there is none yet
+    async with running_gateway(path=store):
+        assert await asked() == [[], [told]]
+    before = sorted((i.name, i.read_bytes()) for i in store.iterdir())
+    assert await asked() == [[], [told]]
+    assert sorted((i.name, i.read_bytes()) for i in store.iterdir()) == before
+    async with running_gateway(
+        event_core={"server_id": 7, "backend": {"type": "rocksdb", "path": str(store)}}
+    ):
+        pass
+    assert await asked() == [[], []]  # it has ids of both
