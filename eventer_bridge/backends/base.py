@@ -15,6 +15,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
 from hat import util
@@ -105,6 +106,7 @@ class Backend(Resource, abc.ABC):
         is_whole: whether it has all that it ever had, as far as it knows: from :meth:`note_whole`
             on, even when it is opened again; not of a new store, a restored one, or a copy.
         is_keeping: whether it keeps anything: events, request keys, cursors.
+        path: the directory of its store, if it has one; errors name it.
     """
 
     failure: str | None = None
@@ -112,6 +114,7 @@ class Backend(Resource, abc.ABC):
     history_id: str
     is_whole = False
     is_keeping = True
+    path: Path | None = None
 
     @abc.abstractmethod
     def high_water_mark(self, server_id: int) -> HighWaterMark:

@@ -22,7 +22,7 @@ from eventer_bridge.backends.request_keys import RequestKey
 from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.backends.visible_query import VisibleQuery
 from eventer_bridge.core.cursors import Cursors
-from eventer_bridge.errors import NotOperationalError
+from eventer_bridge.errors import EventerBridgeError, NotOperationalError
 from eventer_bridge.model import (
     EventId,
     ProcessEvent,
@@ -169,6 +169,10 @@ class EventCore(Resource, abc.ABC):
     def extensions(self) -> tuple[str, ...]:
         """Names of what it can do for clients beyond the specification."""
         return ()
+
+    def text_for_client(self, error: EventerBridgeError) -> str:
+        """The text of an error as clients hear it; the log has all of it."""
+        return str(error)
 
     def type_table(self, read: ReadTypeCb) -> TypeTable:
         """The types of the batches of a wire, which ``read`` reads."""

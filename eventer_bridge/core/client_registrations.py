@@ -448,7 +448,9 @@ class ClientRegistrations(GatheringClient):
         self.stream.hold(-answered.held_bytes)
 
     def _answer_failed(self, batch: Batch, error: BaseException) -> None:
-        reason = cut(str(error)) if isinstance(error, EventerBridgeError) else "internal error"
+        reason = "internal error"
+        if isinstance(error, EventerBridgeError):
+            reason = cut(self._service.core.text_for_client(error))
         outcome = outcome_of(error)
         if outcome is Outcome.UNKNOWN:
             self._service.stats.outcome_unknown += 1

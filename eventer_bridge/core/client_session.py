@@ -319,7 +319,7 @@ class ClientSession(ServedClient, ReplayingClient, Generic[RequestT]):
         except DeclinedError as e:
             self._login.decline_later(e)
         except EventerBridgeError as e:
-            self.decline(str(e))
+            self.decline(self._service.core.text_for_client(e))
         except Exception as e:
             self.stream.on_failed(e)
         else:

@@ -135,6 +135,15 @@ class SessionCore(EventCore):
         return self._backend.failure or self._clock.fault
 
     @override
+    def text_for_client(self, error: EventerBridgeError) -> str:
+        """Without the directory of the store: what RocksDB says names its files."""
+        text, path = str(error), self._backend.path
+        if path is None:
+            return text
+        text = text.replace(f"{path}: ", "").replace(f"{path}/", "")
+        return text.replace(str(path), "the event store") if path.is_absolute() else text
+
+    @override
     def servers(self) -> list[int]:
         return sorted(self._persisted)
 

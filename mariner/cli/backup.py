@@ -9,6 +9,7 @@ import click
 
 from eventer_bridge import limits
 from eventer_bridge.backends.rocksdb import control, database, directories
+from eventer_bridge.backends.rocksdb.holder import holder
 from eventer_bridge.backends.rocksdb.restoring import Restored, ext_begin_history, ext_rewind
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.errors import StorageError
@@ -143,7 +144,7 @@ def restore(
     started = time.monotonic()
     with store_errors():
         if store.is_dir() and control.is_served(store):
-            raise StorageError(f"{store}: is in use by a running gateway")
+            raise StorageError(f"{store}: the event store is in use by {holder(store)}")
         source, copy = _kept(place, name) if place is not None else _directory(sources[0], store)
         with directories.new_directory(store) as path:
             copy(path)

@@ -92,6 +92,7 @@ class RocksDbBackend(GroupCommit):
     ) -> None:
         super().__init__(opened, on_commit, rules, clock, key_retention)
         self.history_id = self._store.history_id() or ""
+        self.path = self._store.path
         self.is_whole = markers.is_whole(self._store.path, self.history_id)
         self._stats = StoreStats(0, 0, 0)
         self.control: control.StoreControl | None = None  # None: the file system has no sockets

@@ -36,6 +36,7 @@ from rocksdict import (
 from eventer_bridge import limits
 from eventer_bridge.backends.rocksdb import contents, directories, log_tail
 from eventer_bridge.backends.rocksdb.contents import FAMILIES, FORMAT, is_known_format, undo
+from eventer_bridge.backends.rocksdb.holder import holder
 from eventer_bridge.backends.rocksdb.keys import FORMAT_KEY, LOG_KEY, RESERVED_KEY, decode_int
 from eventer_bridge.backends.rocksdb.log_files import TornWrite, check_log, truncate
 from eventer_bridge.backends.rocksdb.markers import check_marker, remove_marker
@@ -74,9 +75,7 @@ def lock_directory(path: Path) -> int:
     except OSError as e:
         os.close(descriptor)
         if isinstance(e, BlockingIOError):
-            raise StoreLockedError(
-                f"{path}: the event store is in use by another process, or by this one already"
-            ) from e
+            raise StoreLockedError(f"{path}: the event store is in use by {holder(path)}") from e
         raise StorageError(f"{path}: cannot be locked: {e.strerror}") from e
     return descriptor
 
@@ -209,6 +208,7 @@ def servers_with_ids(path: Path) -> set[int]:
     """
     access, mode = AccessType.read_only(False), DBRecoveryMode.point_in_time()
     with contextlib.suppress(StorageError, ValueError, struct.error):
+        directories.refuse_blocking(path)
         db = _open(path, _family_names(path), access, mode)
         with _Reading(path, db):
             reserved = contents.rows(db, RESERVED_KEY)
@@ -275,7 +275,7 @@ def explain(path: Path, what: str, error: BaseException) -> StorageError:
     if "lock hold by" in reason:
         return StoreLockedError(f"{path}: the event store is in use by this process already")
     if "While lock file" in reason and "temporarily unavailable" in reason:
-        return StoreLockedError(f"{path}: the event store is in use by another process")
+        return StoreLockedError(f"{path}: the event store is in use by {holder(path)}")
     signs = ["Corruption"] if what == COMMIT else ["Corruption", "No such file", "Invalid argument"]
     if any(i in reason for i in signs):
         return StoreDamagedError(f"{path}: the event store is damaged: {reason}")

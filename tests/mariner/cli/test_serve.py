@@ -161,10 +161,10 @@ async def test_a_gateway_that_only_distributes(tmp_path: Path) -> None:
 
 
 async def test_a_store_in_use_is_refused(tmp_path: Path) -> None:
-    async with gateway(tmp_path):
+    async with gateway(tmp_path) as running:
         code, stderr = await run("serve", "--conf", str(tmp_path / "gateway.json"))
     assert code == 1
-    assert "is in use by another process" in stderr
+    assert f": the event store is in use by process {running.process.pid} (" in stderr
     assert "Traceback" not in stderr
 
 

@@ -21,7 +21,7 @@ from eventer_bridge.model import JsonPayload, QueryLatestParams, RegisterEvent, 
 from mariner import client
 from mariner.errors import OutcomeUnknownError, RegisterError
 from mariner.gateway.gateway import Gateway
-from tests.eventer_bridge.backends.faults import failing_from, held_sync, recovered
+from tests.eventer_bridge.backends.faults import failing_from, full_disk, held_sync, recovered
 from tests.support import proxy
 from tests.support.inprocess import metrics_of_wire, running_gateway
 from tests.support.peer import RawPeer, event, register_req
@@ -191,3 +191,27 @@ async def test_a_relay_tells_of_an_answer_that_was_lost(tmp_path: Path) -> None:
             await connection.register([never_sent])
         found = await remote.core.query(QueryLatestParams([("a",), ("never", "?")]))
         assert [i.type for i in found.events] == [("a",)]
+
+
+async def test_clients_do_not_hear_where_the_store_is(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = tmp_path / "store"
+    async with (
+        running_gateway(path=store) as gateway,
+        await RawPeer.init(gateway.mariner.port) as peer,
+    ):
+        told = []
+        with full_disk():
+            for number in range(3):
+                peer.send(register_req(number, event("a")))
+                while (answer := await peer.receive())["msg_type"] != "register_res":
+                    pass
+                assert not answer["success"]
+                told.append(answer["error"])
+    assert told[0].startswith("outcome unknown: commit failed: IO error: ")
+    assert ".log" in told[0]
+    assert told[-1].startswith(("commit failed: ", "the event store cannot be written: ", "server"))
+    assert str(tmp_path) not in "".join(told)
+    logged = {str(vars(i).get("reason")) for i in caplog.records}
+    assert any(i.startswith(f"{store}: commit failed: IO error: ") for i in logged)

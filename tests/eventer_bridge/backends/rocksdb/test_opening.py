@@ -16,7 +16,7 @@ from rocksdict import Options, Rdict
 
 from eventer_bridge import limits
 from eventer_bridge.backends import rocksdb
-from eventer_bridge.backends.rocksdb import control, directories
+from eventer_bridge.backends.rocksdb import control, directories, holder
 from eventer_bridge.backends.rocksdb.contents import FAMILIES, IMPORTING
 from eventer_bridge.backends.rocksdb.keys import (
     CLOCK_KEY,
@@ -35,7 +35,7 @@ from eventer_bridge.errors import (
 from eventer_bridge.model import BinaryPayload, Order, QueryTimeseriesParams
 from tests.eventer_bridge.backends.oracle import Writer, draft, numbered
 
-IN_USE = "the event store is in use by another process, or by this one already"
+IN_USE = "the event store is in use by "
 UPWARDS = QueryTimeseriesParams(order=Order.ASCENDING)
 
 
@@ -62,7 +62,8 @@ async def opening_fails(path: Path, error: type[StorageError]) -> str:
 
 
 @contextlib.contextmanager
-def another_process_has_it_open(path: Path) -> Iterator[None]:
+def another_process_has_it_open(path: Path) -> Iterator[int]:
+    """The process that has."""
     script = (
         "import asyncio, sys; from pathlib import Path;"
         "from eventer_bridge.backends import rocksdb\n"
@@ -79,17 +80,22 @@ def another_process_has_it_open(path: Path) -> Iterator[None]:
     ) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == b"open\n"
-        yield
+        yield other.pid
         other.communicate()
 
 
-async def test_a_store_in_use(tmp_path: Path) -> None:
-    with another_process_has_it_open(tmp_path):
+async def test_a_store_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with another_process_has_it_open(tmp_path) as pid:
         message = await opening_fails(tmp_path, StoreLockedError)
-        assert message == IN_USE
+        assert message.startswith(f"{IN_USE}process {pid} ({sys.executable} -c import asyncio, sys")
+        assert message.isprintable()
+        assert len(message) < 300
+        monkeypatch.setattr(holder, "_LOCK", re.compile("(a)(b)(c)(d)"))  # not to be seen from here
+        assert await opening_fails(tmp_path, StoreLockedError) == f"{IN_USE}another process"
+        monkeypatch.undo()
     async with await rocksdb.create(tmp_path):
         message = await opening_fails(tmp_path, StoreLockedError)
-        assert message == IN_USE
+        assert message == f"{IN_USE}this process already"
 
 
 async def test_a_newer_format(tmp_path: Path) -> None:
