@@ -309,7 +309,7 @@ class Watcher(Resource):
             async with aiohttp.ClientSession(timeout=timeout, trust_env=False) as session:
                 text = await _read(session, url, status=503)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
-            return None  # its metrics tell that it cannot be asked
+            return None  # that it cannot be asked, its metrics tell
         status_name, _, reason = text.partition(": ")
         return reason.strip() if status_name in Status.__members__ else None
 

@@ -251,6 +251,7 @@ class Monitor(Resource):
         self._has_own_events = True
 
     def _create_activity(self, component: Component) -> "_Activity":
+        self._standby_reason = None  # the next one is logged again
         on_failed = functools.partial(self._on_failed, component)
         self._activity = _Activity(self._engine, self._group, on_failed)
         if not self.is_open:
