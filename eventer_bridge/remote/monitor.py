@@ -92,7 +92,7 @@ class Monitor(Resource):
         self._failed_at_s = float("-inf")
         self._retry_s = 0.0
         self._activity: _Activity | None = None
-        self._blessed: list[str] = []  # names of the other servers that are to be active
+        self._others_blessed = ""  # names of the other servers that are to be active
         self._standby_reason: str | None = None
         self._is_known = asyncio.Event()
         engine.waits_for = "the monitor server is not connected yet"
@@ -160,7 +160,7 @@ class Monitor(Resource):
         in_group = [i for i in others if i.group == self._member.group]
         self._group.update([i.data for i in in_group])
         blessed = [i.name for i in in_group if i.blessing_req.token is not None]
-        self._blessed = [model.cut(str(name)) for name in blessed]
+        self._others_blessed = model.cut(" and ".join(map(repr, blessed)))
         self._note_standby(component)
 
     def _note_standby(self, component: Component) -> None:
@@ -169,11 +169,10 @@ class Monitor(Resource):
         if not (component.ready and is_idle):
             return
         reason = "the monitor server has not chosen a server of the group yet"
-        if self._blessed:
-            names = " and ".join(map(repr, self._blessed))
-            reason = f"the monitor server chose {names} to be active"
-        if self._blessed and reason != self._standby_reason:
-            mlog.info("this server does not become active", extra={"reason": reason})
+        if self._others_blessed:
+            reason = f"the monitor server chose {self._others_blessed} to be active"
+            if reason != self._standby_reason:
+                mlog.info("this server does not become active", extra={"reason": reason})
         self._engine.waits_for = self._standby_reason = reason
 
     async def _get_ready(self, component: Component, wait_s: float = 0.0) -> None:

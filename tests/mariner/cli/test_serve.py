@@ -18,6 +18,7 @@ from hat.event import common
 from hat.mariner import client as hat_client
 
 from eventer_bridge import tls
+from eventer_bridge.core import tokens
 from tests.support import forked
 from tests.support.certificates import make_certificates
 from tests.support.gateway import Gateway, gateway
@@ -194,9 +195,12 @@ async def test_a_wrong_configuration_is_exit_code_2(tmp_path: Path, command: str
 async def test_check_of_a_good_configuration(tmp_path: Path) -> None:
     conf = tmp_path / "gateway.yaml"
     conf.write_text(
-        "name: x\nmariner: {host: 127.0.0.1, port: 0}\nclients: []\n"
+        "name: x\nmariner: {host: 127.0.0.1, port: 0}\n"
         "event_core: {server_id: 1, backend: {type: memory}}\n"
+        f"clients: [{{name: app, token: '{tokens.sha256_text('secret')}', subscriptions: [],"
+        " register_events: []}]\n"
     )
+    conf.chmod(0o600)
     code, stderr = await run("check", "--conf", str(conf))
     assert (code, stderr) == (0, "")
 
