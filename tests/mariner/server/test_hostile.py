@@ -192,7 +192,7 @@ async def test_a_wrong_init_is_declined(message: Any, error: str) -> None:
     ("sent", "error"),
     [
         (PING, "ping_req from the client is not allowed before init_req"),
-        (register_req(1, event("a")), "register_req from the client is not allowed before init_req"),
+        (register_req(1), "register_req from the client is not allowed before init_req"),
         (QUERY, "query_req from the client is not allowed before init_req"),
         ({"msg_type": "hello"}, "hello: /msg_type: is string 'hello', expected one of init_req"),
         (b"garbage", "message: (root): not JSON: "),
