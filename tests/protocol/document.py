@@ -4,8 +4,10 @@ Notation of a block ``dialogue``; a line that begins with a blank continues the 
 
     → {…}                          a client sends a message; B → …: another client
     ← {…}                          the gateway does
-    (init with "persisted": true)  both messages of init, the first as in the shortest dialogue,
-                                   but for these fields
+    (init with …; answered with …) both messages of init, as in the shortest dialogue, but for
+                                   these fields
+    (init with …; declined with "…")  the same, for this reason, and the end of the connection
+    (registers a/1 true, b in session 5)  a registration of two events, and its answer
     <1/5/1>                        an event that the dialogue showed before, in full
     ← closes the connection        or →
     $ mariner …, (…)               something happens to the gateway
@@ -26,7 +28,10 @@ PATH: Final = Path(__file__).parents[2] / "docs" / "protocol.md"
 TEXT: Final = PATH.read_text(encoding="utf-8")
 
 _ARROW: Final = re.compile(r"(?:([A-Z]) )?([→←]) (.*)")
-_INIT: Final = re.compile(r"(?:([A-Z]) )?\(init(?: with (.*))?\)")
+_INIT: Final = re.compile(
+    r"(?:([A-Z]) )?\(init(?: with (.*?))?(?:; (answered|declined) with (.*))?\)"
+)
+_REGISTERS: Final = re.compile(r"(?:([A-Z]) )?\(registers (.*) in session (\d+)\)")
 _KNOWN: Final = re.compile(r"<(-?\d+)/(-?\d+)/(-?\d+)>")
 _CLOSES: Final = "closes the connection"
 
@@ -67,10 +72,9 @@ class _Reader:
         """The steps of a block."""
         for line in re.sub(r"\n[ ]+", " ", text).splitlines():
             if found := _INIT.fullmatch(line):
-                changed = json.loads(f"{{{found[2] or ''}}}")
-                request, response = self._inits
-                yield Step(found[1] or "A", send={**request, **changed})
-                yield Step(found[1] or "A", receive=response)
+                yield from self._init(found[1] or "A", *found.groups("")[1:])
+            elif found := _REGISTERS.fullmatch(line):
+                yield from self._registered(found[1] or "A", found[2], int(found[3]))
             elif found := _ARROW.fullmatch(line):
                 peer, said = found[1] or "A", found[3]
                 is_sent = found[2] == "→"
@@ -85,6 +89,36 @@ class _Reader:
             else:
                 assert line.startswith(("$ ", "(")), line
                 yield Step(stage=line.removeprefix("$ ").strip("()"))
+
+    def _init(self, peer: str, changes: str, how: str, answer: str) -> Iterator[Step]:
+        """Both messages of init."""
+        request, response = self._inits
+        yield Step(peer, send=request | json.loads(f"{{{changes}}}"))
+        if how == "declined":
+            error = json.loads(answer)
+            yield Step(peer, receive={"msg_type": "init_res", "success": False, "error": error})
+            yield Step(peer, closes="gateway")
+        else:
+            yield Step(peer, receive=response | json.loads(f"{{{answer}}}"))
+
+    def _registered(self, peer: str, shown: str, session: int) -> Iterator[Step]:
+        """A registration, and its answer."""
+        requested = []
+        for event_type, data in (i.partition(" ")[::2] for i in shown.split(", ")):
+            payload = {"payload_type": "json", "data": json.loads(data)} if data else None
+            register = {"type": event_type.split("/"), "source_timestamp": None}
+            requested.append({**register, "payload": payload})
+        at = {"timestamp": {"s": session, "us": 0}}
+        events = [
+            {"id": {"server": 1, "session": session, "instance": number}, **at, **event}
+            for number, event in enumerate(requested, 1)
+        ]
+        head = {"register_id": session}
+        request = {"msg_type": "register_req", **head, "register_events": requested}
+        response = {"msg_type": "register_res", **head, "success": True, "events": events}
+        self._note(response)
+        yield Step(peer, send=request)
+        yield Step(peer, receive=response)
 
     def _message(self, text: str) -> Any:
         shown = _KNOWN.sub(lambda found: json.dumps(self._events[found[0]]), text)

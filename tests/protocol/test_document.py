@@ -258,9 +258,11 @@ def test_reasons_in_the_log() -> None:
         CloseReason.LOST,
         CloseReason.INTERNAL_ERROR,  # a bug of ours
         CloseReason.OUTCOME_UNKNOWN,  # of Eventer
-        CloseReason.NO_HANDSHAKE,  # of TLS: there is no connection yet
+        CloseReason.NO_HANDSHAKE,  # another line
+        CloseReason.TOO_MANY_CONNECTIONS,  # of RSB
     }
-    assert told - {"reason"} == {i.value for i in CloseReason} - {i.value for i in others}
+    lines = {"reason", "connection refused", "TLS handshake failed"}
+    assert told - lines == {i.value for i in CloseReason} - {i.value for i in others}
 
 
 @pytest.mark.parametrize(
@@ -287,6 +289,7 @@ def test_reasons_in_the_log() -> None:
         f" {net_limits.MAX_CONNECTIONS:,} after it ({net_limits.MAX_CONNECTIONS_PER_ADDRESS:,} per"
         f" address), fewer if the limit of open files requires it. A peer has"
         f" {net_limits.FIRST_MESSAGE_TIMEOUT_S:.0f} s from `accept` to `init`",
+        f"our clients take {net_limits.MAX_ANSWER_FRAME_BYTES >> 20} MiB",
         f"within {net_limits.FIRST_MESSAGE_TIMEOUT_S:.0f} s of connecting",
         f"A message has {net_limits.MESSAGE_TIMEOUT_S:.0f} s from its first byte to its last",
         f"silent in both directions for {mariner_limits.SERVER_PING_DELAY_S:.0f} s",
