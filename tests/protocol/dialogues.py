@@ -1,7 +1,8 @@
 """Dialogues between clients and a gateway, as data: ``tests/vectors/dialogues.json``.
 
 A string that begins with ``$`` stands for a value that only the gateway knows: any one where it
-comes first, the same one wherever it comes again (also within a text). Sessions are numbered as in
+comes first, the same one wherever it comes again (also within a text). ``…`` at the end of a text
+stands for the rest of it, which is for people. Sessions are numbered as in
 the document: theirs ascend as those numbers do.
 """
 
@@ -90,7 +91,13 @@ def match(expected: Any, actual: Any, known: Bindings, place: str = "") -> None:
 def _match_text(expected: str, actual: Any, known: Bindings, place: str) -> None:
     if _PLACEHOLDER.fullmatch(expected) and expected not in known:
         known[expected] = actual
-    elif (wanted := filled(expected, known)) != actual:
+        return
+    wanted = filled(expected, known)
+    if expected.endswith("…"):
+        is_same = isinstance(actual, str) and actual.startswith(wanted[:-1])
+    else:
+        is_same = wanted == actual
+    if not is_same:
         raise MismatchError(place, wanted, actual)
 
 

@@ -14,6 +14,7 @@ from eventer_bridge.model import EventId, QueryTimeseriesParams
 from mariner import limits as mariner_limits
 from mariner.gateway import config_file, cursor_requests
 from mariner.gateway.gateway import Gateway, create
+from tests.eventer_bridge.backends.faults import failing_for_good
 from tests.protocol import dialogues
 from tests.protocol.dialogues import Bindings, Dialogue, Step
 from tests.support.peer import RawPeer
@@ -42,6 +43,8 @@ class Stage:
         patch.setattr(limits, "RETENTION_MIN_PERIOD_S", 0.01)
         patch.setattr(limits, "RETENTION_PERIOD_S", 0.02)
         patch.setattr(limits, "SWEEP_PERIOD_S", 0.02)
+        patch.setattr(limits, "STORE_RETRY_PERIOD_S", 0.02)
+        self._fault = contextlib.ExitStack()
 
     async def __aenter__(self) -> Self:
         await self._start()
@@ -50,6 +53,7 @@ class Stage:
     async def __aexit__(self, *_: object) -> None:
         for peer in self._peers.values():
             peer.writer.close()
+        self._fault.close()
         await self._gateway.async_close()
         await asyncio.gather(*self._ending)
 
@@ -119,6 +123,13 @@ class Stage:
         await self._gateway.async_close()
         await self._start()
 
+    async def _fail(self) -> None:
+        await until(lambda: not self._gateway.core.pending_events)  # also who connected
+        self._fault.enter_context(failing_for_good())
+
+    async def _work_again(self) -> None:
+        self._fault.close()
+
     async def _delete(self, *numbers: str) -> None:
         gone = QueryTimeseriesParams(ids=[EventId(*map(int, numbers))])
 
@@ -138,6 +149,8 @@ class Stage:
         SILENCE: _be_silent,
         "the gateway stops": _stop,
         "the gateway is started anew, with an empty store": _start_anew,
+        "the disk fails": _fail,
+        "the disk works again": _work_again,
         r"retention deletes (-?\d+)/(-?\d+)/(-?\d+)": _delete,
         r"mariner cursors redeliver (\S+) (\S+) (-?\d+)/(-?\d+)/(-?\d+)": _redeliver,
     }

@@ -78,7 +78,7 @@ def altered(message: Any) -> Iterator[Any]:
         yield [*message, None]
     elif isinstance(message, str):
         if not message.startswith("$"):
-            yield f"{message}x"
+            yield f"x{message}"
     else:
         yield None if message is not None else 0
         if isinstance(message, bool):
