@@ -53,7 +53,8 @@ class WatchedGateway(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A gateway, and the client that the console is to it; ``name`` is on the page.
 
     Without ``metrics``, the URL of its ``/metrics``, there are no rates, and without ``control``,
-    its control socket on this machine, single clients are not known. ``alarms`` are event types.
+    its control socket on this machine, single clients are not known. ``alarms`` are the types
+    of the alarms of its module ``threshold``.
     """
 
     name: str

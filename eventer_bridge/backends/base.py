@@ -208,12 +208,12 @@ class Backend(Resource, abc.ABC):
 
     @abc.abstractmethod
     def register(self, batches: list[Batch]) -> Steps[asyncio.Future[None]]:
-        """Store the events of sessions atomically; in one step unless the first one is stepwise.
+        """Store the events of sessions atomically, in steps; small batches may be taken at once.
 
         Batches are committed in the order of the calls. The future is done when the events are
-        durable: they survive a power cut, and every later query finds them. Until a stepwise one
-        is handed over, the caller registers no other session of its server, and none with types
-        that are not stored yet.
+        durable: they survive a power cut, and every later query finds them. Until the last step,
+        the caller registers no other session of their server, and none with types that are not
+        stored yet.
 
         Args:
             batches: one or more, each with its session and types of :meth:`type_table`: same

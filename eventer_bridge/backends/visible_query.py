@@ -52,7 +52,7 @@ class VisibleQuery:
     def few_types(self) -> AbstractSet[EventType] | None:
         """The types of the query that may be seen, if there are few; the set may be empty.
 
-        None: it has wildcards, or more types than ``limits.FEW_TYPES``.
+        None: it has wildcards, or more types than ``store_limits.FEW_TYPES``.
         """
         if self._few_types is None:
             self._few_types = (self._find_few_types(),)

@@ -94,7 +94,10 @@ def is_served(path: Path) -> bool:
 
 
 def server_pid(path: Path) -> int | None:
-    """The process that takes requests at a socket; ``ControlError``: it may not be asked."""
+    """The process that takes requests at a socket; None: there is none.
+
+    ``ControlError``: it may not be asked.
+    """
     try:
         with _connect(path) as peer:
             return peer_pid(peer)

@@ -127,6 +127,7 @@ class ClientRegistrations(GatheringClient):
         """Change the rights of the client, and the account that counts its use."""
         self._rights, self._account, self.type_quota = rights, account, rights.type_quota
         self._owner = self.stream.client or ""
+        claim(self._gathered, self._source, self.type_quota)
 
     def register(self, batch: Batch) -> None:
         """Register a batch with what else comes in this iteration of the loop.

@@ -12,7 +12,7 @@ from eventer_bridge import limits
 from eventer_bridge.backends.base import Backend
 from eventer_bridge.errors import EventerBridgeError
 
-mlog = logging.getLogger(__name__)
+mlog = logging.getLogger("eventer_bridge.core.cursors")  # by which it is configured
 
 
 class CursorRows:

@@ -45,7 +45,7 @@ class Calls:
         return None
 
     async def make(self, name: str, function: Callable[[*Args], Awaitable[T]], *args: *Args) -> T:
-        """Call code of a module, or raise ``ModuleError``."""
+        """Call code of a module. It raises ``ModuleError``, or that this task was cancelled."""
         task = asyncio.current_task()
         self._under_way[task] = name, 0
         try:

@@ -26,12 +26,12 @@ from typing import Any, TypeAlias, TypeVar, TypeVarTuple
 import msgspec
 from hat import aio
 
-from eventer_bridge import limits, model
+from eventer_bridge import limits, model, slices
 from eventer_bridge.errors import EventerBridgeError, LimitError, ModuleError, OutcomeUnknownError
 from eventer_bridge.modules.base import Module, ModuleEngine, ModuleSession
 from eventer_bridge.modules.calls import Calls, check_made, is_cancellation
 from eventer_bridge.modules.loading import ModuleConf, NamedModule, create_module
-from eventer_bridge.packed import Batch
+from eventer_bridge.packed import Batch, batch_parts
 from eventer_bridge.resources import Resource
 
 mlog = logging.getLogger(__name__)
@@ -226,7 +226,7 @@ class ModuleRunner(Resource):
         self.is_abandoned = False
         self._is_dead = False
         self._stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queue: asyncio.Queue[tuple[Batch, Sequence[model.ProcessEvent]]] = asyncio.Queue()
+        self._queue: asyncio.Queue[Batch] = asyncio.Queue()
         self._ended: asyncio.Queue[tuple[ModuleSessions, Batch]] = asyncio.Queue(
             limits.MAX_UNCLOSED_SESSIONS
         )
@@ -243,13 +243,7 @@ class ModuleRunner(Resource):
 
     def submit(self, session: Batch) -> None:
         """Process a session after those submitted before."""
-        process_events = [
-            i
-            if isinstance(i, model.ProcessEvent)
-            else model.ProcessEvent(session.source, i.type, i.source_timestamp, i.payload)
-            for i in session
-        ]
-        self._queue.put_nowait((session, process_events))
+        self._queue.put_nowait(session)
 
     async def abandon(self) -> None:
         """Fail the session being processed, and those that wait for it.
@@ -301,7 +295,7 @@ class ModuleRunner(Resource):
 
     def _fail_queued(self, reason: str) -> None:
         while not self._queue.empty():
-            session, _ = self._queue.get_nowait()
+            session = self._queue.get_nowait()
             self._fail(session, ModuleError(reason))
             self._queue.task_done()
 
@@ -309,11 +303,10 @@ class ModuleRunner(Resource):
         loop = asyncio.get_running_loop()
         slice_end = loop.time()
         while True:
-            session, requested = await self._queue.get()
-            self._session = session
+            session = self._session = await self._queue.get()
             sessions = self._module_sessions = ModuleSessions(self._modules, self.calls)
             try:
-                await self._process(session, requested, sessions)
+                await self._process(session, sessions)
             except EventerBridgeError as e:
                 if self._session is session:
                     self._session = None
@@ -326,10 +319,9 @@ class ModuleRunner(Resource):
                 await asyncio.sleep(0)
                 slice_end = loop.time() + limits.MODULE_SLICE_S
 
-    async def _process(
-        self, session: Batch, requested: Sequence[model.ProcessEvent], sessions: ModuleSessions
-    ) -> None:
+    async def _process(self, session: Batch, sessions: ModuleSessions) -> None:
         session_id = self._next_session()
+        requested = await slices.run(_process_events(session))
         events = await sessions.process(self._server_id, session_id, requested)
         if self._session is not session:
             raise ModuleError("the session failed while modules processed it")
@@ -393,3 +385,17 @@ class ModuleRunner(Resource):
             if is_cancellation(e):
                 raise
             mlog.error(failure, extra={"module_name": named.name}, exc_info=e)
+
+
+def _process_events(session: Batch) -> slices.Steps[Sequence[model.ProcessEvent]]:
+    """The requested events as modules see them."""
+    events: list[model.ProcessEvent] = []
+    for part in batch_parts(session):
+        events += [
+            i
+            if isinstance(i, model.ProcessEvent)
+            else model.ProcessEvent(session.source, i.type, i.source_timestamp, i.payload)
+            for i in session[part]
+        ]
+        yield
+    return events

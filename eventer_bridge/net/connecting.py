@@ -60,9 +60,9 @@ async def connecting(
     timeout_s: float | None = None,
     what: str = "connection",
 ) -> AsyncIterator[None]:
-    """Connect within a time limit; ``what`` fails is a ``ConnectError`` with the reason.
+    """Connect within a time limit; a failure is a ``ConnectError`` with the reason.
 
-    For ``server_name``, see :func:`open_connection`.
+    ``what`` is made within, for the error. For ``server_name``, see :func:`open_connection`.
     """
     timeout = asyncio.timeout(timeout_s)
     try:

@@ -68,7 +68,8 @@ def tcp_state(transport: asyncio.Transport) -> TcpState:
     """State of a connection.
 
     A peer that is gone looks like one that only stopped sending, until something is sent to it:
-    then its kernel resets the connection. A paused reader notices neither without this.
+    then its kernel resets the connection. A reader that is paused, or has read to the
+    end, notices neither without this.
     """
     tcp = transport.get_extra_info("socket")
     try:

@@ -223,8 +223,8 @@ class BatchRows:
     """Rows in ``event`` of batches, until they are written.
 
     Args:
-        max_passed_events: ``source_order.MAX_PASSED_EVENTS``.
-        max_value_bytes: the same, ``MAX_VALUE_BYTES``.
+        max_passed_events: ``backends.limits.MAX_PASSED_EVENTS``.
+        max_value_bytes: the same, ``MAX_ORDERED_BYTES``.
     """
 
     def __init__(self, max_passed_events: int, max_value_bytes: int) -> None: ...

@@ -89,7 +89,8 @@ def _keep(store: Path, where: str, n_kept: int | None) -> None:
         with control.open_read_only(store) as opened:
             position = StoreState(opened.histories(), opened.sequence())
             place.save(name, opened.path, position)
-            _print_counts(f"backup of {store}: {place}/{name}", opened, started)
+            counts = _counts(opened)
+        _print_counts(f"backup of {store}: {place}/{name}", counts, started)
         control.tell_backed_up(store, f"{place}/{name}")
         removed, told = ([], []) if n_kept is None else place.prune(name, n_kept)
     for old in removed:
@@ -185,11 +186,15 @@ def _kept(where: str, name: str | None) -> _Source:
 
 def _print_summary(what: str, source: object, target: Path, started: float) -> None:
     with store_errors(), control.open_read_only(target) as opened:
-        _print_counts(f"{what} {source}: {target}", opened, started)
+        counts = _counts(opened)
+    _print_counts(f"{what} {source}: {target}", counts, started)
 
 
-def _print_counts(what: str, store: Store, started: float) -> None:
-    counts = f"about {counted(store.n_events(), 'event')}, {store.disk_bytes()} bytes"
+def _counts(store: Store) -> str:
+    return f"about {counted(store.n_events(), 'event')}, {store.disk_bytes()} bytes"
+
+
+def _print_counts(what: str, counts: str, started: float) -> None:
     output.write_text(f"{what}: {counts}, {time.monotonic() - started:.1f} s")
 
 

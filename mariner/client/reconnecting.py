@@ -3,8 +3,11 @@
 Each registration is sent with a request key, and again, over the next connection, until a server
 has said what became of it. So its events are stored once, whatever was cut or killed::
 
-    connects = [functools.partial(client.connect, i, 23014, client_name="app") for i in hosts]
-    async with ReconnectingClient(connects) as conn:
+    servers = [
+        functools.partial(client.connect, host, 23014, client_name="app", client_token=token)
+        for host in ("gateway-1", "gateway-2")
+    ]
+    async with ReconnectingClient(servers) as conn:
         [event] = await conn.register([RegisterEvent(("a", "b"), None, JsonPayload.of(1))])
 
 Registrations are stored in the order in which they were made, although many are under way: a server
@@ -108,7 +111,9 @@ class Registration:
 
 
 class ReconnectingClient(Resource):
-    """See the module; servers without the extensions that it ``requires`` are of no use.
+    """See the module; ``servers``, at least one, are how to connect to each.
+
+    Those without the extensions that it ``requires`` are of no use.
 
     ``start``, ``cursor`` and ``histories`` are those of ``connect``, for :meth:`replay`; without
     the first two there is none.

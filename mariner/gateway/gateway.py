@@ -177,6 +177,7 @@ class Gateway(Resource):
     def _prepare(
         self, running: configs.GatewayConfig, before: access.Access, wanted: configs.GatewayConfig
     ) -> Prepared:
+        """What a reload needs. Any thread; blocks."""
         config = configs.taken_on(running, wanted)
         made = access.create(config, self._checks, (running, before), wanted)
         changed = set(configs.differences(running, config))

@@ -186,21 +186,15 @@ class GroupCommit(Backend):
 
     def register(self, batches: list[Batch]) -> Steps[asyncio.Future[None]]:
         """See :class:`Backend`. Types that were not checked before may fail it, too."""
-        first, types = batches[0], self._types
+        first = batches[0]
         quota = first.quota if len(batches) == 1 else None
         new_types: list[tuple[TypeId, bytes]] = []
         try:
             if self.failure is not None or not self.async_group.is_open:
                 self._check_writable()
-            found = (yield from _unready(first)) if first.is_stepwise else unready(batches)
-            if found:
-                yield from types.intern(found, new_types, quota, first.requested)
-                for part in parts(len(new_types)):
-                    self._note_new_types(new_types[part])
-                    yield
-                self._check_writable()
-                if types is not self._types:
-                    raise StorageError(f"{self._store.path}: the event store was opened again")
+            found = [] if first.is_stepwise else unready(batches)
+            if found or first.is_stepwise:
+                yield from self._intern(first, found, new_types, quota)
         except EventerBridgeError as e:
             return failed(self._loop.create_future(), e)
         if first.is_stepwise:
@@ -223,6 +217,29 @@ class GroupCommit(Backend):
             group.is_open = False
             self._commit_first()
         return group.future
+
+    def _intern(
+        self,
+        first: Batch,
+        found: list[tuple[int, EventType]],
+        new_types: list[tuple[TypeId, bytes]],
+        quota: TypeQuota | None,
+    ) -> Steps[None]:
+        """Add types that batches bring; raises if they cannot be registered, or no more.
+
+        ``found``: as ``packed.unready``, unless the first one is stepwise. ``new_types`` is filled.
+        """
+        types = self._types
+        for part in parts(len(first)) if first.is_stepwise else ():
+            found += unready([first], part.start, part.stop)
+            yield
+        yield from types.intern(found, new_types, quota, first.requested)
+        for part in parts(len(new_types)):
+            self._note_new_types(new_types[part])
+            yield
+        self._check_writable()  # it took steps
+        if types is not self._types:
+            raise StorageError(f"{self._store.path}: the event store was opened again")
 
     def _stage(
         self,
@@ -535,12 +552,3 @@ class GroupCommit(Backend):
             self._store.ext_close()
         except StorageError as e:
             mlog.error("event store failed while it closed", extra={"reason": str(e)})
-
-
-def _unready(batch: Batch) -> Steps[list[tuple[int, EventType]]]:
-    """As ``packed.unready``, of a large batch."""
-    found: list[tuple[int, EventType]] = []
-    for part in parts(len(batch)):
-        found += unready([batch], part.start, part.stop)
-        yield
-    return found

@@ -190,6 +190,8 @@ class RequestRows:
         It is the last batch of the commit, where it has several.
         """
         keyed = [(i.key, i.session) for i in batches if i.key is not None]
+        if not keyed:
+            return
         requests, sessions = [key for key, _ in keyed], [session for _, session in keyed]
         server, timestamp = batches[0].server, Timestamp(batches[0].s, batches[0].us)
         session, n_keys = sessions[0], len(requests)

@@ -189,7 +189,7 @@ def ext_rewind(path: Path, until: Timestamp) -> int:
     store = Store(path)
     try:
         n_deleted = _delete_later(store, until)
-        # these ids may be registered again, in other blocks (``limits.MAX_PASSED_ROWS``)
+        # these ids may be registered again, in other blocks (``store_limits.MAX_PASSED_ROWS``)
         store.ext_compact("server")
         _rewind_readers(store)
         return n_deleted

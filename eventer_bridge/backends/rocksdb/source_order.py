@@ -32,7 +32,7 @@ from eventer_bridge.packed import Batch, BatchRows, Staged
 
 Place: TypeAlias = tuple[bytes, bytes, int]
 """Source timestamp and position of the last event of a type that is in order, and how many events
-were passed since (``limits.MAX_PASSED_EVENTS``)."""
+were passed since (``store_limits.MAX_PASSED_EVENTS``)."""
 
 NOTHING: Final[Place] = b"", b"", 0
 """Of a type of which nothing is stored."""

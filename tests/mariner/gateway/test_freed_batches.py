@@ -17,20 +17,26 @@ from tests.support.peer import RawPeer, event, register_req
 from tests.support.waiting import within
 
 
+def batches() -> list[Batch]:
+    return [i for i in gc.get_objects() if isinstance(i, Batch)]
+
+
 @pytest.fixture(autouse=True)
-def no_collector() -> Iterator[None]:
+def of_others() -> Iterator[list[Batch]]:
+    """What other tests left; the collector does nothing meanwhile."""
     gc.collect()
     gc.disable()
     try:
-        yield
+        yield batches()
     finally:
         gc.enable()
 
 
-async def none_is_left() -> None:
-    """Wait until no batch lives: what is under way has to end first."""
-    async with within("no batch is left", 3):
-        while any(isinstance(i, Batch) for i in gc.get_objects()):
+async def none_is_left(of_others: list[Batch]) -> None:
+    """Wait until no batch of this test lives: what is under way has to end first."""
+    known = {id(i) for i in of_others}
+    async with within("no batch is left"):
+        while any(id(i) not in known for i in batches()):
             await asyncio.sleep(0.01)
 
 
@@ -45,17 +51,17 @@ def keyed(register_id: int, key: str, *events: dict[str, Any], **more: Any) -> d
     return {**register_req(register_id, *events), "request_key": key, **more}
 
 
-async def test_of_what_is_stored(tmp_path: Path) -> None:
+async def test_of_what_is_stored(tmp_path: Path, of_others: list[Batch]) -> None:
     async with (
         running_gateway(path=tmp_path) as gateway,
         await RawPeer.init(gateway.mariner.port) as peer,
     ):
         for number, events in enumerate(([event("a")], [event("a")] * 3_000, [])):
             assert (await peer.request(register_req(number, *events)))["success"]
-        await none_is_left()
+        await none_is_left(of_others)
 
 
-async def test_of_what_is_repeated(tmp_path: Path) -> None:
+async def test_of_what_is_repeated(tmp_path: Path, of_others: list[Batch]) -> None:
     async with (
         running_gateway(path=tmp_path) as gateway,
         await RawPeer.init(gateway.mariner.port) as peer,
@@ -66,10 +72,10 @@ async def test_of_what_is_repeated(tmp_path: Path) -> None:
             may_sync.release(1000)
             assert all([(await peer.receive())["success"] for _ in range(2)])
         assert (await peer.request(keyed(2, "key", event("a"))))["success"]
-        await none_is_left()
+        await none_is_left(of_others)
 
 
-async def test_of_what_is_refused(tmp_path: Path) -> None:
+async def test_of_what_is_refused(tmp_path: Path, of_others: list[Batch]) -> None:
     async with (
         running_gateway(path=tmp_path) as gateway,
         await RawPeer.init(gateway.mariner.port) as peer,
@@ -82,10 +88,10 @@ async def test_of_what_is_refused(tmp_path: Path) -> None:
             keyed(5, "other", event("b"), after_key="absent"),
         ):
             assert not (await peer.request(wrong))["success"]
-        await none_is_left()
+        await none_is_left(of_others)
 
 
-async def test_of_a_store_that_failed(tmp_path: Path) -> None:
+async def test_of_a_store_that_failed(tmp_path: Path, of_others: list[Batch]) -> None:
     async with running_gateway(path=tmp_path) as gateway:
         backend = gateway.backend
         assert isinstance(backend, RocksDbBackend)
@@ -103,4 +109,4 @@ async def test_of_a_store_that_failed(tmp_path: Path) -> None:
                     answers = [await answer(peer) for _ in requests]
                     assert not any(i["success"] for i in answers)
             await recovered(backend)
-            await none_is_left()
+            await none_is_left(of_others)

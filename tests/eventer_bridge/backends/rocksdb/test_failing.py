@@ -40,6 +40,7 @@ from eventer_bridge.model import (
     Timestamp,
 )
 from eventer_bridge.packed import Batch
+from eventer_bridge.slices import at_once
 from tests.eventer_bridge.backends.consistency import check_store
 from tests.eventer_bridge.backends.contract_retention import TestClock
 from tests.eventer_bridge.backends.faults import (
@@ -50,7 +51,7 @@ from tests.eventer_bridge.backends.faults import (
     recovered,
 )
 from tests.eventer_bridge.backends.oracle import Writer, draft, numbered
-from tests.eventer_bridge.backends.putting import put
+from tests.eventer_bridge.backends.putting import put, put_in_steps
 
 UPWARDS = QueryTimeseriesParams(order=Order.ASCENDING)
 
@@ -452,6 +453,39 @@ async def test_a_store_that_is_found_damaged_closes_for_good(
     assert "the event store is damaged: " in vars(caplog.records[-1])["reason"]
     with pytest.raises(ClosedError):
         await put(backend, writer.make(draft()))
+
+
+@pytest.mark.parametrize("is_open_again", [False, True])
+async def test_a_large_session_of_known_types_that_it_failed_meanwhile(
+    backend: RocksDbBackend, monkeypatch: pytest.MonkeyPatch, is_open_again: bool
+) -> None:
+    writer = Writer(backend)
+    await writer.session(draft("a"))
+    n_opened = 0
+    ext_reopen = backend._ext_reopen
+
+    def count(*arguments: Any) -> Any:
+        nonlocal n_opened
+        n_opened += 1
+        return ext_reopen(*arguments)
+
+    monkeypatch.setattr(backend, "_ext_reopen", count)
+    with full_disk():
+        lost = put(backend, writer.make(draft("a")))
+        large = writer.make(*[draft("a")] * (2 * limits.STEP_EVENTS))
+        steps = put_in_steps(backend, large)
+        next(steps)
+        with pytest.raises(OutcomeUnknownError):
+            await lost
+    if is_open_again:
+        await recovered(backend)
+    commit = at_once(steps)
+    with pytest.raises(StorageError):
+        await commit
+    await recovered(backend)
+    await writer.session(draft("a"), time=9)
+    assert [i.type for i in (await backend.query(UPWARDS)).events] == [("a",)] * 2
+    assert n_opened == 1
 
 
 async def test_closing_while_it_fails(backend: RocksDbBackend, tmp_path: Path) -> None:
