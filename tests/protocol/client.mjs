@@ -247,7 +247,10 @@ export class Client {
     await this.#request("ping", { msg_type: "ping_req" });
   }
 
-  /** What the gateway tells by itself: `events`, `status`, `up_to_date`, `gap`, `cursor_lost`. */
+  /**
+   * What the gateway tells by itself: `events`, `status`, `up_to_date`, `gap`, `cursor_lost`. It is
+   * kept until it is taken here, however much it is.
+   */
   async *notifications() {
     for (;;) {
       while (this.#notifications.length > 0) yield this.#notifications.shift();
