@@ -140,7 +140,7 @@ class _Symbols:
         """Steps with placeholders."""
         replaced = []
         for step in steps:
-            changes = {}
+            changes: dict[str, Any] = {}
             for key in ("send", "receive"):
                 if isinstance(message := getattr(step, key), dict):
                     changes[key] = self._replace(message, "", is_said=key == "receive")
