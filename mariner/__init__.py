@@ -44,6 +44,9 @@ if TYPE_CHECKING:
         ReplayBatch,
         WhenFull,
         connect,
+        event,
+        latest,
+        timeseries,
     )
     from mariner.errors import (
         BufferFullError,
@@ -111,6 +114,9 @@ __all__ = [
     "client",
     "connect",
     "errors",
+    "event",
+    "latest",
+    "timeseries",
     "tls",
 ]
 

@@ -4,8 +4,8 @@
 not. They are forwarded in their order under request keys that they got when they were queued: each
 is stored once, even if the application or the server is killed, or a connection is cut::
 
-    async with await BufferedClient.open(Path("buffer"), servers) as buffered:
-        await buffered.register([RegisterEvent(("a", "b"), None, JsonPayload.of(1))])
+    async with await mariner.BufferedClient.open("buffer", servers) as buffered:
+        await buffered.register("lamp/1", {"on": True})
 
 What was queued together is synced together, and many registrations are under way to the server.
 What a server refuses for good is put aside, with its reason. ``WhenFull`` says what becomes of more
@@ -18,7 +18,7 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar, overload
 
 import msgspec
 from hat import aio
@@ -31,6 +31,7 @@ from eventer_bridge.resources import Resource, in_time
 from mariner import errors, limits
 from mariner.client import buffer_file
 from mariner.client.reconnecting import Connect, KeyMaker, ReconnectingClient
+from mariner.client.values import Moment, TypeText, asked
 
 mlog = logging.getLogger(__name__)
 
@@ -58,7 +59,7 @@ class RegistrationBuffer(Resource):
     @classmethod
     async def open(
         cls,
-        directory: Path,
+        directory: Path | str,
         *,
         max_bytes: int = limits.BUFFER_BYTES,
         when_full: buffer_file.WhenFull = buffer_file.WhenFull.REFUSE,
@@ -71,7 +72,7 @@ class RegistrationBuffer(Resource):
         executor = ThreadPoolExecutor(1, "buffer")
 
         def open_file() -> buffer_file.BufferFile:
-            file = buffer_file.BufferFile(directory, max_bytes, when_full)
+            file = buffer_file.BufferFile(Path(directory), max_bytes, when_full)
             try:
                 if is_locked:
                     file.lock()
@@ -202,7 +203,7 @@ class BufferedClient(Resource):
     @classmethod
     async def open(
         cls,
-        directory: Path,
+        directory: Path | str,
         servers: Sequence[Connect],
         *,
         max_bytes: int = limits.BUFFER_BYTES,
@@ -228,10 +229,32 @@ class BufferedClient(Resource):
         """Why it ended by itself; None: it did not."""
         return self._close_reason
 
+    @overload
     async def register(
         self, events: Sequence[RegisterEvent], request_key: str | None = None
+    ) -> None: ...
+
+    @overload
+    async def register(
+        self,
+        events: TypeText,
+        payload: Any = None,
+        *,
+        source_timestamp: Moment | None = None,
+        request_key: str | None = None,
+    ) -> None: ...
+
+    async def register(  # type: ignore[misc]  # the second is a key, or a payload
+        self,
+        events: TypeText | Sequence[RegisterEvent],
+        payload: Any = None,
+        request_key: str | None = None,
+        *,
+        source_timestamp: Moment | None = None,
     ) -> None:
         """Queue a registration, all events or none; returns when it is on the disk.
+
+        Or one event, as ``Client.register``: ``register("lamp/1", {"on": True})``.
 
         An event without a source timestamp gets the present time as one. A ``request_key`` is as of
         ``Client.register``; None: a new one. An application that repeats its own work after a crash
@@ -241,10 +264,11 @@ class BufferedClient(Resource):
             BufferFullError: there is no room; nothing is queued.
             BufferUnusableError: the disk is full or failed. If a sync failed, it may be queued all
                 the same.
-            InvalidEventError, LocalProtocolError: no server would take them.
+            InvalidEventError, LocalProtocolError, TypeError: no server would take them.
             ClosedError: the client is closed.
         """
-        await self._buffer.add(events, request_key)
+        one = asked(events, payload, request_key, source_timestamp)
+        await self._buffer.add(one.events, one.request_key)
 
     async def status(self) -> buffer_file.BufferStatus:
         """What is in the buffer; raises BufferUnusableError."""

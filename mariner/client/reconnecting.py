@@ -4,11 +4,11 @@ Each registration is sent with a request key, and again, over the next connectio
 has said what became of it. So its events are stored once, whatever was cut or killed::
 
     servers = [
-        functools.partial(client.connect, host, 23014, client_name="app", client_token=token)
+        functools.partial(mariner.connect, host, 23014, client_name="app", client_token=token)
         for host in ("gateway-1", "gateway-2")
     ]
-    async with ReconnectingClient(servers) as conn:
-        [event] = await conn.register([RegisterEvent(("a", "b"), None, JsonPayload.of(1))])
+    async with mariner.ReconnectingClient(servers) as client:
+        event = await client.register("lamp/1", {"on": True})
 
 Registrations are stored in the order in which they were made, although many are under way: a server
 answers in their order, and each names the one before it (``after_key``). What fails for a reason
@@ -38,7 +38,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import aclosing
-from typing import Final, Protocol
+from typing import Any, Final, Protocol, overload
 
 from hat import aio
 
@@ -51,6 +51,7 @@ from mariner import errors, limits
 from mariner.client.client import Client
 from mariner.client.connection import CLOSED_BY_CLIENT
 from mariner.client.replay import ReplayBatch, Resumption, Start
+from mariner.client.values import Moment, TypeText, asked, query_of
 
 mlog = logging.getLogger(__name__)
 
@@ -163,10 +164,32 @@ class ReconnectingClient(Resource):
 
     # --- for the application --------------------------------------------------------------
 
+    @overload
     async def register(
         self, events: Sequence[RegisterEvent], request_key: str | None = None
-    ) -> Sequence[Event]:
+    ) -> Sequence[Event]: ...
+
+    @overload
+    async def register(
+        self,
+        events: TypeText,
+        payload: Any = None,
+        *,
+        source_timestamp: Moment | None = None,
+        request_key: str | None = None,
+    ) -> Event: ...
+
+    async def register(  # type: ignore[misc]  # the second is a key, or a payload
+        self,
+        events: TypeText | Sequence[RegisterEvent],
+        payload: Any = None,
+        request_key: str | None = None,
+        *,
+        source_timestamp: Moment | None = None,
+    ) -> Event | Sequence[Event]:
         """Register events, in one session, all or none, however long that takes.
+
+        Or one event, as :meth:`Client.register`, which is returned.
 
         Those of several calls are stored in the order of the calls. Whoever stops waiting
         (``asyncio.timeout``) does not know whether they are, or will be, stored, unless they were
@@ -177,11 +200,14 @@ class ReconnectingClient(Resource):
             RegisterError: a server refused them for good, and none of them is stored.
             UnsupportedError: the server does not keep request keys.
             LocalProtocolError: the request cannot be sent (too large, for example).
+            InvalidEventError, TypeError: no event can have such a type, time or payload.
             OutcomeUnknownError: the client was closed before an answer.
             ConnectionLostError: the client was closed before they were sent.
         """
+        one = asked(events, payload, request_key, source_timestamp)
         async with self._room:
-            return await self.submit(events, request_key or self._make_key())
+            found = await self.submit(one.events, one.request_key or self._make_key())
+        return one.answer(found)  # type: ignore[no-any-return]
 
     def submit(self, events: Sequence[RegisterEvent], key: str) -> asyncio.Future[Sequence[Event]]:
         """As :meth:`register`, without a bound: the caller limits how many are under way.
@@ -229,7 +255,7 @@ class ReconnectingClient(Resource):
                     )
             return result
 
-        async with aclosing(paging.query_all(query, params, limit)) as events:
+        async with aclosing(paging.query_all(query, query_of(params), limit)) as events:
             async for event in events:
                 yield event
 

@@ -34,7 +34,7 @@ def test_every_name_is_there() -> None:
 
 def test_an_unknown_name() -> None:
     with pytest.raises(AttributeError, match=r"^module 'mariner' has no attribute 'evnet'$"):
-        _ = mariner.evnet  # type: ignore[attr-defined]
+        _ = mariner.evnet
 
 
 def test_types_are_those_of_the_names() -> None:
