@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import yaml
 
-from eventer_bridge import limits, tls
-from eventer_bridge.model import JsonPayload, QueryTimeseriesParams, RegisterEvent
+import mariner
+from eventer_bridge import limits
+from eventer_bridge.model import JsonPayload
 from eventer_bridge.net import limits as net_limits
 from eventer_bridge.resources import read_schema
-from mariner import client
 from mariner import limits as mariner_limits
 from tests.support.certificates import make_certificates
 from tests.support.gateway import gateway
@@ -91,7 +91,7 @@ async def test_client_of_the_readme(tmp_path: Path) -> None:
         names: dict[str, Any] = {}
         exec(f"async def example():\n{textwrap.indent(code, '    ')}", names)  # noqa: S102  # ours
         event, result, events = await names["example"]()
-    assert event.payload == JsonPayload.of("on")
+    assert event.payload == JsonPayload.of({"on": True})
     assert result.events == [event]
     assert list(events) == [event]
 
@@ -113,23 +113,16 @@ async def test_clients_of_the_readme_that_outlive_their_connections(
         }.items():
             assert old in code
             code = code.replace(old, new)
-        names: dict[str, Any] = {
-            "client": client,
-            "tls": tls,
-            "token": "secret",
-            "Path": Path,
-            "RegisterEvent": RegisterEvent,
-            "JsonPayload": JsonPayload,
-        }
+        names: dict[str, Any] = {"mariner": mariner, "token": "secret"}
         code += "    await buffered.drain()\n"
         exec(f"async def example():\n{textwrap.indent(code, '    ')}", names)  # noqa: S102  # ours
         await names["example"]()
-        async with await client.connect(
+        async with await mariner.connect(
             running.host,
             running.port,
             client_name="app",
             client_token="secret",
-            ssl=tls.client_context(ca=certificates.ca),
+            ssl=mariner.tls.client_context(ca=certificates.ca),
         ) as connection:
-            result = await connection.query(QueryTimeseriesParams([("lamp", "1")]))
+            result = await connection.query(mariner.timeseries("lamp/1"))
     assert len(result.events) == 2
