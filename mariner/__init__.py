@@ -16,7 +16,7 @@ from mariner.version import __version__
 
 if TYPE_CHECKING:
     from eventer_bridge import tls
-    from eventer_bridge.errors import ConfigurationError, InvalidEventError
+    from eventer_bridge.errors import ConfigurationError
     from eventer_bridge.model import (
         BinaryPayload,
         Event,
@@ -51,12 +51,14 @@ if TYPE_CHECKING:
     from mariner.errors import (
         BufferFullError,
         BufferUnusableError,
+        BusyError,
         ClosedError,
         ConnectError,
         ConnectionLostError,
         CursorLostError,
         GapError,
         InitError,
+        InvalidEventError,
         LocalProtocolError,
         MarinerError,
         OtherHistoryError,
@@ -65,6 +67,7 @@ if TYPE_CHECKING:
         RegisterError,
         RemoteProtocolError,
         UnavailableError,
+        UnknownHostError,
         UnsupportedError,
     )
 
@@ -74,6 +77,7 @@ __all__ = [
     "BufferStatus",
     "BufferUnusableError",
     "BufferedClient",
+    "BusyError",
     "Client",
     "ClosedError",
     "ConfigurationError",
@@ -108,6 +112,7 @@ __all__ = [
     "Status",
     "Timestamp",
     "UnavailableError",
+    "UnknownHostError",
     "UnsupportedError",
     "WhenFull",
     "__version__",

@@ -44,9 +44,10 @@ class Told(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """See ``logging.Handler``."""
-        line = f"counter: {record.getMessage()}: {vars(record)['reason']}"
-        if line != self._last:
-            self._last = line
+        line = f"counter: {record.getMessage()}"
+        told = line.partition(";")[0]  # the next try is at another time
+        if told != self._last:
+            self._last = told
             print(line, file=sys.stderr)
 
 

@@ -169,7 +169,7 @@ class RegistrationBuffer(Resource):
             outcomes = [e] * len(added)
             if forwarded or refused:  # they are still there
                 self._forwarded[:0], self._refused[:0] = forwarded, refused
-                mlog.error("buffer cannot be written", extra={"reason": str(e)})
+                mlog.error("buffer cannot be written: %s", e, extra={"reason": str(e)})
                 asyncio.get_running_loop().call_later(limits.BUFFER_RETRY_S, self._wanted.set)
         for (_, future), error in zip(added, outcomes, strict=True):
             if future.done():
@@ -213,7 +213,8 @@ class BufferedClient(Resource):
 
         Args:
             directory: of the buffer; made if there is none.
-            servers: see :class:`ReconnectingClient`. None of them need be there.
+            servers: see :class:`ReconnectingClient`. None of them need be there: while they decline
+                the client, for whatever reason, registrations are queued, and the log says why.
             max_bytes: of the registrations in the buffer; its files take somewhat more.
             when_full: what becomes of a registration that has no room.
 
@@ -222,7 +223,9 @@ class BufferedClient(Resource):
         buffer = await RegistrationBuffer.open(
             directory, max_bytes=max_bytes, when_full=when_full, is_locked=True
         )
-        return cls(buffer, ReconnectingClient(servers, requires=["request_key"]))
+        # what is queued is kept, and forwarded when somebody has mended what is wrong
+        client = ReconnectingClient(servers, requires=["request_key"], gives_up=False)
+        return cls(buffer, client)
 
     @property
     def close_reason(self) -> str | None:
@@ -287,7 +290,7 @@ class BufferedClient(Resource):
             await self._forward()
         except (errors.BufferUnusableError, errors.ClosedError) as e:
             self._close_reason = str(e)
-            mlog.error("buffer cannot be read", extra={"reason": str(e)})
+            mlog.error("buffer cannot be read: %s", e, extra={"reason": str(e)})
         finally:
             self.close()
             await aio.uncancellable(self._client.async_close())
@@ -335,7 +338,8 @@ class BufferedClient(Resource):
     def _on_refused(self, row: buffer_file.BufferedRegistration, reason: str) -> None:
         level = logging.DEBUG if reason == self._last_reason else logging.WARNING
         self._last_reason = reason
-        mlog.log(level, "registration refused and put aside", extra={"reason": reason})
+        text = "registration refused and put aside: %s"
+        mlog.log(level, text, reason, extra={"reason": reason})
         self._buffer.refused(row.id, reason)
 
 

@@ -13,6 +13,7 @@ import itertools
 import logging
 import os
 import secrets
+import socket
 import ssl as ssl_module
 import time
 from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
@@ -88,7 +89,9 @@ async def connect(
 
     Raises:
         ConnectError: no connection, TLS refused, no answer in time; the text says why.
+        UnknownHostError: a ``ConnectError``: the name of the host cannot be resolved.
         InitError: the server declined; the text is its reason.
+        BusyError: an ``InitError`` for a reason that may pass, such as too many connections.
         InvalidEventError: one of ``subscriptions`` is no event type.
         UnsupportedError: the server knows no ``start`` or ``cursor``.
     """
@@ -375,9 +378,10 @@ class Client(Resource):
         try:
             await open_connection(self._connection, host, port, ssl, server_name)
         except OSError as e:
-            raise errors.ConnectError(
-                f"{self.address}: {connection_errors.refused(e, server_name)}"
-            ) from e
+            is_unknown = isinstance(e, socket.gaierror)
+            error = errors.UnknownHostError if is_unknown else errors.ConnectError
+            text = connection_errors.refused(e, server_name)
+            raise error(f"{self.address}: {text}") from e
 
     async def _init(self, init_req: messages.InitReq) -> None:
         self._has_cursor = init_req.cursor is not None
@@ -386,7 +390,10 @@ class Client(Resource):
         self._connection.send(init_req)
         response = await self._init_res
         if not response.success or response.status is None:
-            raise errors.InitError(response.error or "declined; the server gave no reason")
+            may_pass = response.outcome == messages.UNAVAILABLE
+            declined = errors.BusyError if may_pass else errors.InitError
+            reason = response.error or "declined; the server gave no reason"
+            raise declined(reason, self.address)
         self.extensions = frozenset(response.extensions)
         self.histories = {i.server_id: i.id for i in response.histories}
         self.cursor_resets = response.cursor_resets
@@ -480,8 +487,13 @@ class Client(Resource):
 
 
 def _start_of(start: Start | None) -> Literal["earliest"] | tuple[model.EventId, ...] | None:
-    if start is None or isinstance(start, str):
+    if start is None or start == "earliest":
         return start
+    if isinstance(start, str):
+        raise errors.LocalProtocolError(
+            f"start: expected 'earliest' or ids of events, got {start!r}"
+            + (": that is for a ReconnectingClient" if start == "now" else "")
+        )
     return tuple(start.values() if isinstance(start, Mapping) else start)
 
 
