@@ -486,10 +486,12 @@ class Client(Resource):
             self._stalls.begin(self._queue)
 
 
-def _start_of(start: Start | None) -> Literal["earliest"] | tuple[model.EventId, ...] | None:
-    if start is None or start == "earliest":
-        return start
+def _start_of(start: Start | str | None) -> Literal["earliest"] | tuple[model.EventId, ...] | None:
+    if start is None:
+        return None
     if isinstance(start, str):
+        if start == "earliest":
+            return "earliest"
         raise errors.LocalProtocolError(
             f"start: expected 'earliest' or ids of events, got {start!r}"
             + (": that is for a ReconnectingClient" if start == "now" else "")

@@ -2,7 +2,7 @@
 
 import asyncio
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,7 +28,7 @@ from tests.support.gateway import gateway
 from tests.support.inprocess import running_gateway
 from tests.support.waiting import until
 
-NAMED: Final = {"client_name": "app", "client_token": "secret"}
+NAMED: Final[dict[str, Any]] = {"client_name": "app", "client_token": "secret"}
 
 
 @pytest.fixture(autouse=True)
@@ -145,7 +145,7 @@ async def test_it_waits_for_a_server() -> None:
 class Store:
     """Answers queries; sessions of each server, of which the latest query tells some servers."""
 
-    def __init__(self, sessions: dict[int, Sequence[int]], told: int) -> None:
+    def __init__(self, sessions: Mapping[int, Sequence[int]], told: int) -> None:
         self._sessions = {i: sorted(set(some)) for i, some in sessions.items()}
         self._told = told
         self.n_queries = 0
