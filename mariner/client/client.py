@@ -224,7 +224,7 @@ class Client(Resource):
             InvalidEventError, TypeError: no event can have such a type, time or payload.
         """
         one = asked(events, payload, request_key, source_timestamp)
-        sent = await self.send_registration(one.events, one.request_key, after_key=after_key)
+        sent = await self._send_registration(one.events, one.request_key, after_key)
         return one.answer(await sent)  # type: ignore[no-any-return]
 
     async def send_registration(
@@ -239,12 +239,20 @@ class Client(Resource):
         Returns the wait for the answer. Of the errors of :meth:`register`, those of a request that
         was not sent are raised here.
         """
+        return await self._send_registration(events_of(events), request_key, after_key)
+
+    async def _send_registration(
+        self,
+        events: tuple[model.RegisterEvent, ...],
+        request_key: str | None,
+        after_key: str | None,
+    ) -> Coroutine[Any, Any, Sequence[model.Event]]:
         if request_key is not None:
             self._check_supported("request_key")
         elif after_key is not None:
             raise errors.LocalProtocolError(f"after_key: {messages.NEEDS_REQUEST_KEY}")
         register_id = next(self._requests.ids)
-        request = messages.RegisterReq(register_id, events_of(events), request_key, after_key)
+        request = messages.RegisterReq(register_id, events, request_key, after_key)
         return self._registered(register_id, await self._requests.send(register_id, request))
 
     async def _registered(

@@ -37,6 +37,7 @@ WORDS = " ".join(README.split())
         f"A query, or a subscription, has at most {limits.MAX_SUBSCRIPTION_TYPES:,} types with"
         f" {limits.MAX_QUERY_SEGMENTS:,} segments, and all connections of a client subscribe to"
         f" {limits.MAX_CLIENT_SUBSCRIPTIONS:,}",
+        f"cannot be resolved for {mariner_limits.UNKNOWN_HOST_S:.0f} s",
         f"{net_limits.MAX_NEW_CONNECTIONS:,} before `init`"
         f" ({net_limits.MAX_NEW_CONNECTIONS_PER_ADDRESS} per address) and"
         f" {net_limits.MAX_CONNECTIONS:,} after it ({net_limits.MAX_CONNECTIONS_PER_ADDRESS:,} per"
@@ -109,7 +110,7 @@ async def test_clients_of_the_readme_that_outlive_their_connections(
             '("gateway-1", "gateway-2")': f'("{running.host}",)',
             "23014": str(running.port),
             "var/certs/ca.pem": os.fspath(certificates.ca),
-            "        ...\n": "        break\n",
+            "        await batch.ack()\n": "        await batch.ack()\n        break\n",
         }.items():
             assert old in code
             code = code.replace(old, new)
