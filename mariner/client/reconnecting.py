@@ -356,7 +356,9 @@ class ReconnectingClient(Resource):
         """Why nothing can be done any more."""
         if self._failure is None:
             return errors.ConnectionLostError(CLOSED_BY_CLIENT)
-        return type(self._failure)(*self._failure.args)  # each with its own traceback
+        error = type(self._failure)(*self._failure.args)  # each has its own traceback
+        error.__cause__ = self._failure.__cause__
+        return error
 
     async def _change(self) -> None:
         self._changed.clear()
@@ -435,6 +437,7 @@ class ReconnectingClient(Resource):
         reasons = "; ".join(map(_text_of, failures))
         if self._gives_up and all(map(self._is_permanent, failures)):
             self._failure = type(failures[0])(reasons)
+            self._failure.__cause__ = failures[0]
             return None
         raise errors.ConnectError(reasons)
 
