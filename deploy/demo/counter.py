@@ -59,10 +59,11 @@ def number_of(event: mariner.Event, run: str) -> int | None:
 
 
 async def register(writer: mariner.BufferedClient, run: str, arguments: argparse.Namespace) -> None:
-    """Register all events; each is on the local disk when it is acknowledged."""
+    """Register all events; each is on the local disk when it is acknowledged, and forwarded."""
     for number in range(arguments.count):
         await writer.register(TYPE, Count(run, number))
         await asyncio.sleep(arguments.period)
+    await writer.drain()
 
 
 async def read(reader: mariner.ReconnectingClient, run: str, count: int) -> list[int]:
@@ -98,12 +99,10 @@ async def run(arguments: argparse.Namespace) -> int:
             await mariner.BufferedClient.open(buffer, [connect]) as writer,
             mariner.ReconnectingClient([subscribed], cursor=CURSOR) as reader,
         ):
-            reading = asyncio.create_task(read(reader, this, count))
             text = f"counter: registers {count} events: kill the gateway, and start it again"
             print(text, flush=True)
-            await register(writer, this, arguments)
-            await writer.drain()
-            seen = await reading
+            reading = read(reader, this, count)  # it raises why a gateway declines us
+            seen, _ = await asyncio.gather(reading, register(writer, this, arguments))
             params = mariner.timeseries(TYPE, order=mariner.Order.ASCENDING)
             stored = [number_of(event, this) async for event in reader.query_all(params)]
     return report(count, [i for i in stored if i is not None], seen)

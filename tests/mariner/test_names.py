@@ -2,8 +2,10 @@
 
 import ast
 import pkgutil
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -62,3 +64,25 @@ def test_it_costs_nothing_before_it_is_used() -> None:
 def test_all_is_imported_at_once() -> None:
     program = "from mariner import *; print(connect.__name__, Event.__name__, __version__)"
     assert run_python(program) == {"connect", "Event", mariner.__version__}
+
+
+def examples() -> Iterator[str]:
+    """Every example for applications: of documents, of docstrings of the client, of the demo."""
+    for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        yield from re.findall(
+            r"^```python\n(.*?)^```", path.read_text("utf-8"), re.MULTILINE | re.DOTALL
+        )
+    for path in (ROOT / "mariner" / "client").glob("*.py"):
+        tree = ast.parse(path.read_text("utf-8"))
+        documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+        for node in ast.walk(tree):
+            if isinstance(node, documented):
+                yield ast.get_docstring(node) or ""
+    for name in ("counter", "machine"):
+        yield (ROOT / "deploy" / "demo" / f"{name}.py").read_text("utf-8")
+
+
+def test_no_example_needs_more_than_mariner() -> None:
+    found = [*examples()]
+    assert sum("mariner." in i for i in found) >= 8
+    assert [i for i in found if "eventer_bridge" in i] == []
