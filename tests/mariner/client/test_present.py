@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from eventer_bridge.core.engine import Engine
 from eventer_bridge.model import (
     INT64_MAX,
     Event,
@@ -137,6 +138,25 @@ async def test_it_waits_for_a_server() -> None:
             await connected(view)
             await register(port, 100)
             assert await seeing == [100]
+
+
+async def test_of_other_servers_too() -> None:
+    async with running_gateway() as running:
+        assert isinstance(running.core, Engine)
+        for session in range(1, 6):
+            await running.core.replicate([of_server(77, session)])
+        async with viewer(running.mariner.port) as view:
+            await connected(view)
+            await running.core.replicate([of_server(77, 6)])
+            assert await seen(view, 6) == [6]
+            await cut(view)
+            await running.core.replicate([of_server(77, 7)])
+            assert await seen(view, 7) == [7]
+
+
+def of_server(server: int, session: int) -> Event:
+    event_id = EventId(server, session, 1)
+    return Event(event_id, ("a", "b"), Timestamp(session, 0), None, JsonPayload.of(session))
 
 
 # --- where now is ---------------------------------------------------------------------------
