@@ -282,8 +282,10 @@ class ClientConnection(Stream[Received], ClientWire[int], ReplayWire):
         self.write(self._protocol.send(response))
 
     @override
-    def send_declined(self, reason: str) -> None:
-        self.write(framing.encode_frame(codec.encode(InitRes(False, error=reason))))
+    def send_declined(self, reason: str, *, may_pass: bool) -> None:
+        outcome = Outcome.UNAVAILABLE.value if may_pass else None
+        response = InitRes(False, error=reason, outcome=outcome)
+        self.write(framing.encode_frame(codec.encode(response)))
 
     @override
     def send_registered(self, batches: list[Batch]) -> None:

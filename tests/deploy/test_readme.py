@@ -9,14 +9,20 @@ from typing import Any
 import pytest
 import yaml
 
-from eventer_bridge import limits, tls
-from eventer_bridge.model import JsonPayload, QueryTimeseriesParams, RegisterEvent
+import mariner
+from eventer_bridge import limits
+from eventer_bridge.model import JsonPayload
 from eventer_bridge.resources import read_schema
-from mariner import client
+from mariner import limits as mariner_limits
 from tests.support.certificates import make_certificates
 from tests.support.gateway import gateway
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
+
+
+def test_bounds_are_those_of_the_code() -> None:
+    promise = f"cannot be resolved for {mariner_limits.UNKNOWN_HOST_S:.0f} s"
+    assert promise in " ".join(README.split())
 
 
 def test_defaults_of_the_schema_are_those_of_the_code() -> None:
@@ -58,7 +64,7 @@ async def test_client_of_the_readme(tmp_path: Path) -> None:
         names: dict[str, Any] = {}
         exec(f"async def example():\n{textwrap.indent(code, '    ')}", names)  # noqa: S102  # ours
         event, result, events = await names["example"]()
-    assert event.payload == JsonPayload.of("on")
+    assert event.payload == JsonPayload.of({"on": True})
     assert result.events == [event]
     assert list(events) == [event]
 
@@ -76,27 +82,20 @@ async def test_clients_of_the_readme_that_outlive_their_connections(
             '("gateway-1", "gateway-2")': f'("{running.host}",)',
             "23014": str(running.port),
             "var/certs/ca.pem": os.fspath(certificates.ca),
-            "        ...\n": "        break\n",
+            "        await batch.ack()\n": "        await batch.ack()\n        break\n",
         }.items():
             assert old in code
             code = code.replace(old, new)
-        names: dict[str, Any] = {
-            "client": client,
-            "tls": tls,
-            "token": "secret",
-            "Path": Path,
-            "RegisterEvent": RegisterEvent,
-            "JsonPayload": JsonPayload,
-        }
+        names: dict[str, Any] = {"mariner": mariner, "token": "secret"}
         code += "    await buffered.drain()\n"
         exec(f"async def example():\n{textwrap.indent(code, '    ')}", names)  # noqa: S102  # ours
         await names["example"]()
-        async with await client.connect(
+        async with await mariner.connect(
             running.host,
             running.port,
             client_name="app",
             client_token="secret",
-            ssl=tls.client_context(ca=certificates.ca),
+            ssl=mariner.tls.client_context(ca=certificates.ca),
         ) as connection:
-            result = await connection.query(QueryTimeseriesParams([("lamp", "1")]))
+            result = await connection.query(mariner.timeseries("lamp/1"))
     assert len(result.events) == 2
