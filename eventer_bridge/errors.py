@@ -54,7 +54,11 @@ class ConnectError(EventerBridgeError):
 
 
 class InitError(EventerBridgeError):
-    """A server declined the client; the message is its reason."""
+    """A server declined the client; the message is its reason, ``address`` who it is, if known."""
+
+    def __init__(self, text: str, address: str | None = None) -> None:
+        super().__init__(text)
+        self.address = address
 
 
 class RightsError(EventerBridgeError):

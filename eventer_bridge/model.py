@@ -13,6 +13,7 @@ Values may be passed between threads. They are not tracked by the cyclic garbage
 """
 
 import enum
+import math
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -27,6 +28,7 @@ INT64_MIN: Final = -(1 << 63)
 INT64_MAX: Final = (1 << 63) - 1
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_US: Final = timedelta(microseconds=1)
 
 Int64: TypeAlias = Annotated[int, msgspec.Meta(ge=INT64_MIN, le=INT64_MAX)]
 """A signed 64-bit integer: the range of every integer of the protocols."""
@@ -96,6 +98,20 @@ class Timestamp(_Record, frozen=True, order=True):
         s, us = divmod(round(seconds * 1_000_000), 1_000_000)
         return cls.checked(s, us)
 
+    @classmethod
+    def of(cls, moment: datetime) -> Self:
+        """From a datetime with a time zone; ``InvalidEventError``: it has none."""
+        if moment.utcoffset() is None:
+            raise InvalidEventError(
+                f"{moment.isoformat()} has no time zone: expected a datetime with one, such as"
+                " datetime.now(UTC) or moment.astimezone()"
+            )
+        return cls(*divmod((moment - _EPOCH) // _US, 1_000_000))
+
+    def to_datetime(self) -> datetime:
+        """A datetime in UTC; ``OverflowError``: the calendar does not reach that far."""
+        return _EPOCH + timedelta(seconds=self.s, microseconds=self.us)
+
     def to_float(self) -> float:
         """Seconds since 1970-01-01; exact to about a microsecond for present dates."""
         return self.s + self.us / 1_000_000
@@ -103,7 +119,7 @@ class Timestamp(_Record, frozen=True, order=True):
     def to_iso(self) -> str:
         """ISO 8601 in UTC with microseconds; seconds where the calendar does not reach."""
         try:
-            moment = _EPOCH + timedelta(seconds=self.s, microseconds=self.us)
+            moment = self.to_datetime()
         except OverflowError:
             return f"{self.s}.{self.us:06}"
         return moment.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
@@ -124,12 +140,21 @@ class JsonPayload(_Record, frozen=True, tag_field="payload_type", tag="json"):
 
     @classmethod
     def of(cls, value: Any) -> Self:
-        """Encode a Python value; ``TypeError``: it has no JSON form."""
-        return cls(msgspec.Raw(msgspec.json.encode(value)))
+        """Encode a Python value; ``TypeError``: it has no JSON form.
+
+        ``InvalidEventError``: it has NaN or an infinity, for which JSON has no number.
+        """
+        data = msgspec.json.encode(value)
+        if b"null" in data:  # what an encoder makes of them
+            _check_finite(value)
+        return cls(msgspec.Raw(data))
 
     def value(self) -> Any:
         """The decoded value (dict, list, str, int, float, bool or None)."""
         return msgspec.json.decode(self.data)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({bytes(self.data)!r})"
 
 
 class BinaryPayload(_Record, frozen=True, tag_field="payload_type", tag="binary"):
@@ -140,6 +165,20 @@ class BinaryPayload(_Record, frozen=True, tag_field="payload_type", tag="binary"
 
 
 Payload: TypeAlias = JsonPayload | BinaryPayload
+
+
+def _check_finite(value: Any) -> None:
+    """Raise ``InvalidEventError`` for a value with NaN or an infinity, with the way to it."""
+    # whatever has another form than a Python value of JSON has no such number
+    left = [("payload", msgspec.to_builtins(value, enc_hook=lambda _: None))]
+    while left:
+        way, part = left.pop()
+        if isinstance(part, float) and not math.isfinite(part):
+            raise InvalidEventError(f"{way}: {part} has no JSON form, expected a finite number")
+        if isinstance(part, dict):
+            left.extend((f"{way}[{key!r}]", inner) for key, inner in part.items())
+        elif isinstance(part, list | tuple):
+            left.extend((f"{way}[{index}]", inner) for index, inner in enumerate(part))
 
 
 class RegisterEvent(_Record, frozen=True):
@@ -159,6 +198,12 @@ class Event(_Record, frozen=True):
     source_timestamp: Timestamp | None
     payload: Payload | None
 
+    def __str__(self) -> str:
+        """Type, time, id and payload, for people: ``lamp/1 2026-01-02T…Z 1/42/1 {"on":true}``."""
+        event_type, event_id = format_event_type(self.type), format_event_id(self.id)
+        shown = f"{event_type} {self.timestamp.to_iso()} {event_id} {payload_text(self.payload)}"
+        return printable(shown.rstrip())
+
 
 def natural_key(event: Event) -> tuple[Timestamp, EventId]:
     """Sort key of the natural order: events of one server by id, of several by timestamp (001).
@@ -176,6 +221,44 @@ def check_registrable(event_type: EventType) -> None:
             f"event type {'/'.join(event_type)!r}: '?' and '*' are for queries only,"
             " expected plain segments"
         )
+
+
+def parse_event_type(text: str) -> EventType:
+    """An event type, with or without wildcards, as people write it: ``lamp/*``.
+
+    One with a ``/`` in a segment, or without segments, is a JSON array: ``["a/b", "c"]``. Raises
+    ``InvalidEventError``.
+    """
+    if text.startswith("["):
+        try:
+            return msgspec.json.decode(text, type=EventType)
+        except (msgspec.DecodeError, UnicodeError) as e:
+            raise InvalidEventError(f"expected a JSON array of strings: {e}") from e
+    if not text:
+        raise InvalidEventError("an empty event type is written as []")
+    return tuple(text.split("/"))
+
+
+def format_event_type(event_type: EventType) -> str:
+    """The opposite of :func:`parse_event_type`."""
+    text = "/".join(event_type)
+    if not text or text.startswith("[") or any("/" in segment for segment in event_type):
+        return msgspec.json.encode(event_type).decode()
+    return text
+
+
+def format_event_id(event_id: EventId) -> str:
+    """An event id for people: ``server/session/instance``."""
+    return f"{event_id.server}/{event_id.session}/{event_id.instance}"
+
+
+def payload_text(payload: Payload | None) -> str:
+    """A payload for people: JSON as it is written; of bytes, how many; "" without a payload."""
+    if payload is None:
+        return ""
+    if isinstance(payload, BinaryPayload):
+        return f"{len(payload.data)} bytes of {payload.data_type!r}"
+    return bytes(payload.data).decode(errors="replace")
 
 
 class SourceType(enum.Enum):
@@ -284,6 +367,15 @@ def cut(text: str, max_characters: int = limits.MAX_REASON_CHARACTERS) -> str:
     if len(text) <= max_characters:
         return text
     return text[: max_characters - 1] + _ELLIPSIS
+
+
+def printable(text: str) -> str:
+    """Untrusted text with control characters escaped, so that it cannot control the terminal."""
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
+    )
 
 
 def quoted_type(event_type: EventType) -> str:

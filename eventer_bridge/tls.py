@@ -53,7 +53,7 @@ def server_context(
 
 
 def client_context(
-    ca: Path | None = None, cert: Path | None = None, key: Path | None = None
+    ca: Path | str | None = None, cert: Path | str | None = None, key: Path | str | None = None
 ) -> ssl.SSLContext:
     """Context of a client; certificate and name of the server are always verified.
 
@@ -68,9 +68,9 @@ def client_context(
     if ca is None:
         context.load_default_certs()
     else:
-        _load_ca(context, ca)
+        _load_ca(context, Path(ca))
     if cert is not None and key is not None:
-        _load_pair(context, cert, key)
+        _load_pair(context, Path(cert), Path(key))
     return context
 
 

@@ -10,7 +10,10 @@
     │       └── InvalidMessageError  its message
     │           └── ContractError    the contract rejects it: JSON pointer, reason
     ├── ConnectError                 no connection, or TLS refused
+    │   └── UnknownHostError         the name of the host cannot be resolved
+    ├── InvalidEventError            an event type, moment or payload is none (also a ValueError)
     ├── InitError                    the server declined: name, token, …
+    │   └── BusyError                for a reason that may pass: too many connections, say
     ├── RegisterError                the server refused a registration: nothing of it is stored
     │   └── UnavailableError         for a reason that may pass: it is not OPERATIONAL, say
     ├── OutcomeUnknownError          whether a registration is stored is not known
@@ -31,6 +34,7 @@ from eventer_bridge.errors import (
     EventerBridgeError,
     FrameError,
     InitError,
+    InvalidEventError,
     InvalidMessageError,
     LocalProtocolError,
     OutcomeUnknownError,
@@ -43,6 +47,7 @@ from eventer_bridge.model import EventId
 __all__ = [
     "BufferFullError",
     "BufferUnusableError",
+    "BusyError",
     "ClosedError",
     "ConnectError",
     "ConnectionLostError",
@@ -51,6 +56,7 @@ __all__ = [
     "FrameError",
     "GapError",
     "InitError",
+    "InvalidEventError",
     "InvalidMessageError",
     "LocalProtocolError",
     "MarinerError",
@@ -60,6 +66,7 @@ __all__ = [
     "RegisterError",
     "RemoteProtocolError",
     "UnavailableError",
+    "UnknownHostError",
     "UnsupportedError",
 ]
 
@@ -93,6 +100,14 @@ class ContractError(InvalidMessageError):
         return ContractError(
             self.reason, pointer=self.pointer, msg_type="register_req", register_id=register_id
         )
+
+
+class UnknownHostError(ConnectError):
+    """No connection to the server: the name of its host cannot be resolved."""
+
+
+class BusyError(InitError):
+    """A server declined the client for a reason that may pass; it may be tried again."""
 
 
 class UnavailableError(RegisterError):

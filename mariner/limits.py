@@ -123,6 +123,10 @@ MAX_UNANSWERED: Final = limits.MAX_REGISTRATIONS_IN_FLIGHT
 """Registrations of a ``ReconnectingClient`` that wait for a connection or an answer; others wait to
 be taken on."""
 
+UNKNOWN_HOST_S: Final = 30.0
+"""How long a ``ReconnectingClient`` that was never connected waits for the name of a host to be
+resolved: a machine that starts has its network by then, and a mistyped name is soon told."""
+
 MAX_NOTIFICATIONS_BYTES: Final = 16 << 20
 """Notifications that wait for the user. Above it the client stops reading; one more message may
 arrive. A second of a fast gateway's notifications, and little for a program."""

@@ -10,9 +10,14 @@ from typing import Any, Final
 import msgspec
 
 from eventer_bridge import model
-from eventer_bridge.model import Event, EventType, Payload
-from mariner.cli.run import printable
-from mariner.cli.values import format_event_id, format_event_type
+from eventer_bridge.model import (
+    Event,
+    EventType,
+    Payload,
+    format_event_id,
+    format_event_type,
+    printable,
+)
 from mariner_console import limits
 
 UNKNOWN: Final = "\N{EN DASH}"

@@ -22,19 +22,9 @@ from pathlib import Path
 
 import msgspec
 
-from eventer_bridge import tls
-from eventer_bridge.model import (
-    Event,
-    EventType,
-    JsonPayload,
-    Order,
-    QueryTimeseriesParams,
-    RegisterEvent,
-)
-from mariner import client
-from mariner.errors import MarinerError
+import mariner
 
-TYPE: EventType = ("counter",)
+TYPE = "counter"
 CURSOR = "counter"
 
 
@@ -54,28 +44,29 @@ class Told(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """See ``logging.Handler``."""
-        line = f"counter: {record.getMessage()}: {vars(record)['reason']}"
-        if line != self._last:
-            self._last = line
+        line = f"counter: {record.getMessage()}"
+        told = line.partition(";")[0]  # the next try is at another time
+        if told != self._last:
+            self._last = told
             print(line, file=sys.stderr)
 
 
-def number_of(event: Event, run: str) -> int | None:
+def number_of(event: mariner.Event, run: str) -> int | None:
     """Number of an event; None: another run registered it."""
-    assert isinstance(event.payload, JsonPayload)
+    assert isinstance(event.payload, mariner.JsonPayload)
     found = msgspec.json.decode(event.payload.data, type=Count)
     return found.number if found.run == run else None
 
 
-async def register(writer: client.BufferedClient, run: str, arguments: argparse.Namespace) -> None:
-    """Register all events; each is on the local disk when it is acknowledged."""
+async def register(writer: mariner.BufferedClient, run: str, arguments: argparse.Namespace) -> None:
+    """Register all events; each is on the local disk when it is acknowledged, and forwarded."""
     for number in range(arguments.count):
-        payload = JsonPayload.of(msgspec.to_builtins(Count(run, number)))
-        await writer.register([RegisterEvent(TYPE, None, payload)])
+        await writer.register(TYPE, Count(run, number))
         await asyncio.sleep(arguments.period)
+    await writer.drain()
 
 
-async def read(reader: client.ReconnectingClient, run: str, count: int) -> list[int]:
+async def read(reader: mariner.ReconnectingClient, run: str, count: int) -> list[int]:
     """What is seen, up to the last event. It is dealt with before it is acknowledged."""
     seen: list[int] = []
     told = count // 4
@@ -94,27 +85,25 @@ async def read(reader: client.ReconnectingClient, run: str, count: int) -> list[
 async def run(arguments: argparse.Namespace) -> int:
     """Register, read and count; the exit code."""
     connect = functools.partial(
-        client.connect,
+        mariner.connect,
         arguments.host,
         arguments.port,
         client_name=arguments.name,
         client_token=os.environ.get("MARINER_TOKEN"),
-        ssl=tls.client_context(ca=arguments.tls_ca) if arguments.tls_ca else None,
+        ssl=mariner.tls.client_context(ca=arguments.tls_ca) if arguments.tls_ca else None,
     )
     subscribed = functools.partial(connect, subscriptions=[TYPE])
     this, count = secrets.token_hex(4), arguments.count
     with tempfile.TemporaryDirectory(prefix="counter-") as buffer:
         async with (
-            await client.BufferedClient.open(Path(buffer), [connect]) as writer,
-            client.ReconnectingClient([subscribed], cursor=CURSOR) as reader,
+            await mariner.BufferedClient.open(buffer, [connect]) as writer,
+            mariner.ReconnectingClient([subscribed], cursor=CURSOR) as reader,
         ):
-            reading = asyncio.create_task(read(reader, this, count))
             text = f"counter: registers {count} events: kill the gateway, and start it again"
             print(text, flush=True)
-            await register(writer, this, arguments)
-            await writer.drain()
-            seen = await reading
-            params = QueryTimeseriesParams([TYPE], order=Order.ASCENDING)
+            reading = read(reader, this, count)  # it raises why a gateway declines us
+            seen, _ = await asyncio.gather(reading, register(writer, this, arguments))
+            params = mariner.timeseries(TYPE, order=mariner.Order.ASCENDING)
             stored = [number_of(event, this) async for event in reader.query_all(params)]
     return report(count, [i for i in stored if i is not None], seen)
 
@@ -143,7 +132,7 @@ def main() -> int:
     logging.getLogger("mariner.client").addHandler(Told())
     try:
         return asyncio.run(run(parser.parse_args()))
-    except MarinerError as e:
+    except mariner.MarinerError as e:
         print(f"counter: {e}", file=sys.stderr)
         return 1
 

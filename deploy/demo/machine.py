@@ -2,7 +2,7 @@
 
 Usage of every processor, memory, disk and network counters, read by ``psutil`` once a
 period and registered in one request: all of them are stored, or none. It speaks to the
-gateway as any application does, by ``mariner.client``, and connects anew when the
+gateway as any application does, by ``mariner``, and connects anew when the
 connection is lost.
 
     MARINER_TOKEN=… python deploy/demo/machine.py --tls-ca var/certs/ca.pem --count 10
@@ -12,27 +12,25 @@ import argparse
 import asyncio
 import os
 import sys
-import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import psutil
 
-from eventer_bridge import tls
-from eventer_bridge.model import JsonPayload, RegisterEvent, Timestamp
-from mariner import client
-from mariner.errors import ConnectError, ConnectionLostError, MarinerError, OutcomeUnknownError
+import mariner
 
 RECONNECT_DELAY_S = 1.0
+LOST = (mariner.ConnectError, mariner.ConnectionLostError, mariner.OutcomeUnknownError)
 
 
-def measurements() -> Iterator[RegisterEvent]:
+def measurements() -> Iterator[mariner.RegisterEvent]:
     """What is measured now: one event a quantity, its type naming what and where."""
-    now = Timestamp.from_float(time.time())
+    now = datetime.now(UTC)
 
-    def event(*segments: str, value: float, unit: str) -> RegisterEvent:
-        payload = JsonPayload.of({"value": value, "unit": unit})
-        return RegisterEvent(("machine", *segments), now, payload)
+    def event(*segments: str, value: float, unit: str) -> mariner.RegisterEvent:
+        payload = {"value": value, "unit": unit}
+        return mariner.event(("machine", *segments), payload, source_timestamp=now)
 
     for index, percent in enumerate(psutil.cpu_percent(percpu=True)):
         yield event("cpu", str(index), value=percent, unit="%")
@@ -50,13 +48,14 @@ def measurements() -> Iterator[RegisterEvent]:
 
 async def run(arguments: argparse.Namespace) -> int:
     """Register measurements until ``--count`` is reached; the number of registered events."""
-    context = tls.client_context(ca=arguments.tls_ca) if arguments.tls_ca else None
+    ca = arguments.tls_ca
+    context = mariner.tls.client_context(ca=ca) if ca else None
     rounds = event_count = 0
     told = ""
     psutil.cpu_percent(percpu=True)  # the first reading has nothing to compare with
     while arguments.count is None or rounds < arguments.count:
         try:
-            connection = await client.connect(
+            connection = await mariner.connect(
                 arguments.host,
                 arguments.port,
                 client_name=arguments.name,
@@ -70,7 +69,7 @@ async def run(arguments: argparse.Namespace) -> int:
                     events = await connection.register(list(measurements()))
                     rounds += 1
                     event_count += len(events)
-        except (ConnectError, ConnectionLostError, OutcomeUnknownError) as e:
+        except LOST as e:
             if str(e) != told:
                 told = str(e)
                 print(f"machine: {told}; connecting again", file=sys.stderr)
@@ -89,7 +88,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, help="rounds (default: for ever)")
     try:
         event_count = asyncio.run(run(parser.parse_args()))
-    except MarinerError as e:
+    except mariner.MarinerError as e:
         print(f"machine: {e}", file=sys.stderr)
         return 1
     print(f"machine: registered {event_count} events")

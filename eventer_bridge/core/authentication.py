@@ -40,11 +40,15 @@ _DECLINED: Final = "invalid client name or token"
 
 
 class DeclinedError(Exception):
-    """Authentication failed; the text is for the client, ``cause`` for the log only."""
+    """Authentication failed; the text is for the client, ``cause`` for the log only.
 
-    def __init__(self, text: str, cause: str | None = None) -> None:
+    ``may_pass``: the same client may succeed later.
+    """
+
+    def __init__(self, text: str, cause: str | None = None, *, may_pass: bool = False) -> None:
         super().__init__(text)
         self.cause = cause
+        self.may_pass = may_pass
 
 
 class Login:
@@ -142,7 +146,8 @@ class Authenticator:
             name = login.name if rights is None else rights.name
             index = await self._checks.find(login.address, name, token, expected)
         except TimeoutError:
-            raise DeclinedError("too many logins at a time", "its token was not checked") from None
+            text, cause = "too many logins at a time", "its token was not checked"
+            raise DeclinedError(text, cause, may_pass=True) from None
         found = chosen[index] if index is not None and index < len(chosen) else None
         if found is not None:
             cause = self._problem(rights, login, found)

@@ -175,8 +175,8 @@ class ClientWire(Protocol[RequestT_contra]):
             n_resets: how often the client's cursor was reset; 0 without one.
         """
 
-    def send_declined(self, reason: str, /) -> None:
-        """It is not; the connection is closed afterwards."""
+    def send_declined(self, reason: str, /, *, may_pass: bool) -> None:
+        """It is not, perhaps for a reason that may pass; the connection is closed afterwards."""
 
     def send_registered(self, batches: list[Batch], /) -> None:
         """Registrations are stored. A large one comes alone."""

@@ -33,7 +33,13 @@ from eventer_bridge.core.quotas import Account
 from eventer_bridge.core.replay import GAP_TEXT, Replay, ReplayingClient, Start
 from eventer_bridge.core.rights import Rights
 from eventer_bridge.core.tokens import TokenHash
-from eventer_bridge.errors import EventerBridgeError, InvalidEventError, RemoteProtocolError
+from eventer_bridge.errors import (
+    EventerBridgeError,
+    InvalidEventError,
+    Outcome,
+    RemoteProtocolError,
+    outcome_of,
+)
 from eventer_bridge.memory import subscription_bytes
 from eventer_bridge.model import EventId, EventType, SourceType, Status, cut
 from eventer_bridge.net.sockets import TcpState
@@ -105,13 +111,16 @@ class ClientLogin:
         )
         return admitted._replace(rights=rights)
 
-    def decline(self, reason: str, cause: str | None = None) -> None:
-        """Close the connection of a client that cannot be accepted; ``cause`` is for the log."""
+    def decline(self, reason: str, cause: str | None = None, *, may_pass: bool = False) -> None:
+        """Close the connection of a client that cannot be accepted; ``cause`` is for the log.
+
+        ``may_pass``: the reason may; whoever reconnects is told so.
+        """
         if self._stream.close_reason is not None:
             return
         self._service.stats.declined += 1
         reason = cut(reason)
-        self._wire.send_declined(reason)
+        self._wire.send_declined(reason, may_pass=may_pass)
         detail = reason if cause is None else f"{reason}: {cause}"
         audit.info("declined", extra={**self._stream.log_extra, "reason": detail})
         # the client gets time to read why, and to close first (001)
@@ -126,11 +135,12 @@ class ClientLogin:
         """Decline at once or, if it guesses, after a delay during which it is not read."""
         delay_s = self._stream.slot.login_failed()
         if not delay_s:
-            self.decline(str(error), error.cause)
+            self.decline(str(error), error.cause, may_pass=error.may_pass)
             return
         self._stream.pause_reading(Pause.DECLINED)
+        declining = functools.partial(self.decline, may_pass=error.may_pass)
         self._delayed = asyncio.get_running_loop().call_later(
-            delay_s, self.decline, str(error), error.cause
+            delay_s, declining, str(error), error.cause
         )
 
     def end(self) -> None:
@@ -239,9 +249,9 @@ class ClientSession(ServedClient, ReplayingClient, Generic[RequestT]):
             return
         self._login.begin(name, token, functools.partial(self._accept, request))
 
-    def decline(self, reason: str) -> None:
-        """Send a reason, and close the connection."""
-        self._login.decline(reason)
+    def decline(self, reason: str, *, may_pass: bool = False) -> None:
+        """Send a reason, and whether it may pass, and close the connection."""
+        self._login.decline(reason, may_pass=may_pass)
 
     def _accept(self, request: _Request, admitted: Admitted) -> None:
         service, stream = self._service, self.stream
@@ -260,10 +270,10 @@ class ClientSession(ServedClient, ReplayingClient, Generic[RequestT]):
             self._prepare_replay(self._replay, request, admitted)
             return
         if refusal := account.refusal(len(request.subscriptions)):
-            self.decline(refusal)
+            self.decline(refusal, may_pass=True)
             return
         if not stream.slot.establish():
-            self.decline("too many connections")
+            self.decline("too many connections", may_pass=True)
             return
         stream.clear_first_deadline()
         self._proof = admitted.proof
@@ -319,12 +329,13 @@ class ClientSession(ServedClient, ReplayingClient, Generic[RequestT]):
         except DeclinedError as e:
             self._login.decline_later(e)
         except EventerBridgeError as e:
-            self.decline(self._service.core.text_for_client(e))
+            text = self._service.core.text_for_client(e)
+            self.decline(text, may_pass=outcome_of(e) is Outcome.UNAVAILABLE)
         except Exception as e:
             self.stream.on_failed(e)
         else:
             if request.start.cursor is not None and self.stream.tcp_state is not TcpState.OPEN:
-                self.decline("cursor: the client is gone")
+                self.decline("cursor: the client is gone", may_pass=True)
             elif has_gaps and request.start.declines_gap:
                 self.decline(f"start: {GAP_TEXT}")
             elif self.stream.close_reason is None:

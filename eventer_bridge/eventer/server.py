@@ -242,7 +242,7 @@ class _Client(chatter.Handler, ClientWire[chatter.Conversation | None]):
         self._send(*codec.encode(MsgInitRes(status)), conversation=self._init)
 
     @override
-    def send_declined(self, reason: str) -> None:
+    def send_declined(self, reason: str, *, may_pass: bool) -> None:
         if self._init is not None:
             self._send(*codec.encode(MsgInitRes(None, reason)), conversation=self._init)
 

@@ -105,13 +105,16 @@ async def keep_trying(
     text: str,
     extra: Mapping[str, object],
     *,
+    is_told: bool = False,
     on_failure: Callable[[str], None] = lambda reason: None,
 ) -> T:
     """Retry until success or an unexpected error.
 
     The wait between two attempts is random and grows to ten seconds, so that thousands of clients
     of one server do not reconnect at the same moment. Each reason is logged once, with the message
-    ``text`` ("feed is not connected") and ``extra``; ``on_failure`` is called with it each time.
+    ``text`` ("feed is not connected") and ``extra``. With ``is_told``, the message has the reason
+    and the time until the next attempt, too: logs of applications show no ``extra``. ``on_failure``
+    is called with the reason each time.
     """
     last_reason: str | None = None
 
@@ -124,7 +127,10 @@ async def keep_trying(
         level = logging.DEBUG if reason == last_reason else logging.WARNING
         last_reason = reason
         exc_info = None if is_expected else error
-        log.log(level, text, extra={**extra, "reason": reason}, exc_info=exc_info)
+        message = text
+        if is_told and state.next_action is not None:
+            message = f"{text}: {reason}; next try in {state.next_action.sleep:.1f} s"
+        log.log(level, message, extra={**extra, "reason": reason}, exc_info=exc_info)
         on_failure(reason)
 
     attempts = tenacity.AsyncRetrying(

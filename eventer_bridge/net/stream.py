@@ -399,6 +399,10 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
         """The peer broke the protocol."""
         self.close(CloseReason.PROTOCOL_ERROR, detail=str(error), level=logging.WARNING)
 
+    def on_late(self) -> None:
+        """The first message did not come in time."""
+        self.close(CloseReason.NO_FIRST_MESSAGE, level=logging.WARNING)
+
     def on_lost(self, error: Exception | None) -> None:
         """The peer has ended (None) or the connection is lost: close it."""
         if error is None:
@@ -731,7 +735,7 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
             self.was_paused = bool(self.pauses - {Pause.TURN_OVER})
             self._liveness.has_heard = True
         elif now_s > self.first_deadline_s:
-            self.close(CloseReason.NO_FIRST_MESSAGE, level=logging.WARNING)
+            self.on_late()
 
     def _check_unfinished(self, now_s: float) -> None:
         n_bytes = self._sans_io.buffered_bytes

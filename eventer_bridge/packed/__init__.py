@@ -157,8 +157,11 @@ def batch_of(
 
 
 def append(batch: Batch, events: Sequence[RegisterEvent]) -> None:
-    """Add events to a request that is read in steps; raises as :func:`extend`."""
-    extend(batch, events)
+    """Add events to a request that is read in steps; raises as :func:`extend`.
+
+    Types that are too long to be registered are not looked up, which takes 15 ms per 16 MB.
+    """
+    extend_batch(batch, events, _payload, is_request=True)
     batch.requested = len(batch)
 
 

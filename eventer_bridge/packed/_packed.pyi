@@ -187,8 +187,12 @@ def extend_batch(
     events: Sequence[Any],
     get_payload: Callable[[Payload | None], tuple[int, bytes, int]],
     instances: list[int] | None = None,
+    is_request: bool = False,
 ) -> None:
-    """See ``extend``; ``instances``: of the events; None: they follow those that are there."""
+    """See ``extend`` and, ``is_request``, ``append``.
+
+    ``instances``: of the events; None: they follow those that are there.
+    """
 
 def totals(batches: list[Batch]) -> tuple[int, int, int]:
     """Number of events of batches, of requested ones among these, and size of all payloads."""

@@ -32,6 +32,10 @@ from eventer_bridge.model import BinaryPayload, EventId, JsonPayload, RegisterEv
 from eventer_bridge.packed.views import session_events
 
 
+cdef extern from "Python.h":
+    PyObject* _new_bytes "PyBytes_FromStringAndSize"(const char* text, Py_ssize_t size) except NULL
+    int _PyBytes_Resize(PyObject** text, Py_ssize_t size) except -1
+
 cdef extern from *:
     """
     #ifndef HAS_SPARE
@@ -51,6 +55,8 @@ cdef enum:
     FIRST_EVENTS = 4  # that there is memory for
     ENTRY_OVERHEAD_BYTES = 600  # of a known type, besides its texts and segments
     SEGMENT_BYTES = 64
+    MAX_TYPE_SEGMENTS = 64  # of what may be registered (``limits``)
+    MAX_TYPE_CHARACTERS = 1_024  # which are as many bytes at least
     OBJECT_BYTES = 256  # of an event as an object (``limits``)
     KEPT_EVENTS = 256  # as objects (``limits.STEP_EVENTS``)
     KEPT_BYTES = 32 << 10  # of their payloads
@@ -120,7 +126,7 @@ cdef class TypeTable:
     cdef object _find
     cdef dict _by_key
     cdef object _ids, _checked
-    cdef list _entries
+    cdef list _entries, _forgotten
     cdef Py_ssize_t _max_bytes, _n_bytes
     cdef Py_ssize_t _before, _expected  # number of the type that came last; of the one expected next
 
@@ -139,7 +145,8 @@ cdef class TypeTable:
 
     cdef _forget(self):
         self._by_key = {}
-        self._entries = []
+        # freed as others come: tens of thousands at one go would take 50 ms
+        self._forgotten, self._entries = self._entries, []
         self._n_bytes = 0
         self._before = self._expected = 0
 
@@ -170,6 +177,8 @@ cdef class TypeTable:
         entry.number = entry.next = len(self._entries)
         self._entries.append(entry)
         by_key[key] = entry
+        if self._forgotten:
+            del self._forgotten[max(0, len(self._forgotten) - 2):]
         return entry
 
     cdef bint is_ready(self, KnownType entry) except -1:
@@ -418,21 +427,47 @@ def make_batch(
     cdef Batch batch = _new(b"", types, False)
     batch.register_id, batch.request_key, batch.after_key = register_id, request_key, after_key
     cdef list objects = [*events]
-    _fill(batch, objects, get_payload, instances)
+    _fill(batch, objects, get_payload, instances, False)
     batch._objects = objects  # which may tell more, as those of modules do
     batch.requested = batch._size
     return batch
 
 
-def extend_batch(Batch batch not None, events not None, get_payload, list instances=None):
+def extend_batch(
+    Batch batch not None, events not None, get_payload, list instances=None, bint is_request=False
+):
     """See the stub."""
     if batch._types is None:
         raise TypeError("a batch without types")
     cdef Batch added = _new(b"", batch._types, False)
-    _fill(added, [*events], get_payload, instances)
+    _fill(added, [*events], get_payload, instances, is_request)
     _add(batch, added, batch._size if instances is None else 0)
     batch._objects = None
     batch._is_sbs = False  # what was added has no text
+
+
+cdef KnownType _too_long(object event_type):
+    """An entry of a type that is refused anyway, as it is too long to be looked up; else None."""
+    cdef Py_ssize_t n_characters = 0
+    cdef KnownType entry
+    if type(event_type) is not tuple:
+        return None
+    if len(event_type) <= MAX_TYPE_SEGMENTS:
+        for segment in event_type:
+            n_characters += len(segment)
+        if n_characters <= MAX_TYPE_CHARACTERS:
+            return None
+    entry = KnownType.__new__(KnownType)
+    entry.type, entry.json, entry.text = event_type, b"[]", b""
+    return entry
+
+
+cdef bytes _cut(PyObject* text, Py_ssize_t size):
+    """The beginning of bytes that nobody else has; a copy would take long where they are many."""
+    _PyBytes_Resize(&text, size)
+    cdef bytes found = <bytes>text
+    Py_DECREF(found)  # of two references
+    return found
 
 
 cdef bytes _bytes_of(bytes data, Py_ssize_t begin, Py_ssize_t end):
@@ -464,7 +499,9 @@ cdef object _object(Batch batch, Py_ssize_t i):
     )
 
 
-cdef int _fill(Batch batch, list events, get_payload, list instances) except -1:
+cdef int _fill(
+    Batch batch, list events, get_payload, list instances, bint is_request
+) except -1:
     """Fill a batch that nobody else has yet; else what is called here might read or change it."""
     cdef list parts = []
     cdef Record* record
@@ -478,7 +515,10 @@ cdef int _fill(Batch batch, list events, get_payload, list instances) except -1:
             raise ValueError("not as many instances as events")
     for event in events:
         kind, data, n_payload_bytes = get_payload(event.payload)
-        known = batch._types.look_up(event.type, b"")
+        event_type = event.type
+        known = _too_long(event_type) if is_request else None
+        if known is None:
+            known = batch._types.look_up(event_type, b"")
         if known is None:
             raise ValueError("a type that cannot be stored")
         text = <bytes?>data
@@ -516,12 +556,15 @@ cdef int _add(Batch batch, Batch added, int64_t before) except -1:
     if n_bytes > MAX_MESSAGE_BYTES:
         raise ValueError("too many bytes of payloads")
     batch._make_room(batch._size + added._size)
-    if n_bytes > size or not batch._is_own:
-        size = n_bytes + n_bytes // 4 if batch._used and HAS_SPARE else n_bytes
-        data = PyBytes_FromStringAndSize(NULL, size)
-        memcpy(PyBytes_AS_STRING(data), PyBytes_AS_STRING(batch._data), batch._used)
-        batch._data, batch._is_own = data, True  # nobody else has it
-    memcpy(PyBytes_AS_STRING(data) + batch._used, PyBytes_AS_STRING(added._data), added._used)
+    if not batch._used:  # a large payload is not copied
+        batch._data, batch._is_own = added._data, False
+    else:
+        if n_bytes > size or not batch._is_own:
+            size = n_bytes + n_bytes // 4 if HAS_SPARE else n_bytes
+            data = PyBytes_FromStringAndSize(NULL, size)
+            memcpy(PyBytes_AS_STRING(data), PyBytes_AS_STRING(batch._data), batch._used)
+            batch._data, batch._is_own = data, True  # nobody else has it
+        memcpy(PyBytes_AS_STRING(data) + batch._used, PyBytes_AS_STRING(added._data), added._used)
     cdef Py_ssize_t i
     for i in range(added._size):
         record = &batch._records[batch._size + i]

@@ -744,13 +744,15 @@ def encode_events(
         most = _most_bytes(batch, begin, end)
     else:
         most = _most_bytes(batch, 0, batch._size)
-    cdef char* text = <char*>PyMem_Malloc(1 + most)
-    if text is NULL:
-        raise MemoryError
+    cdef PyObject* made = _new_bytes(NULL, most)
+    cdef char* text = PyBytes_AS_STRING(<bytes>made)
+    cdef Py_ssize_t size
     try:
-        return PyBytes_FromStringAndSize(text, _write_events(text, batch, begin, end, indices) - text)
-    finally:
-        PyMem_Free(text)
+        size = _write_events(text, batch, begin, end, indices) - text
+    except BaseException:
+        Py_DECREF(<object>made)
+        raise
+    return _cut(made, size)
 
 
 def encode_answers(

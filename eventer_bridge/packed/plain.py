@@ -199,7 +199,11 @@ def make_batch(  # noqa: PLR0917 (as the compiled one)
 
 
 def extend_batch(
-    batch: Batch, events: Sequence[Any], get_payload: object, instances: Sequence[int] | None = None
+    batch: Batch,
+    events: Sequence[Any],
+    get_payload: object,
+    instances: Sequence[int] | None = None,
+    is_request: bool = False,
 ) -> None:
     """See the stub."""
     batch._objects += events

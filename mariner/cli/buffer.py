@@ -204,8 +204,8 @@ class _Reporter(logging.Handler):
 
     @override
     def emit(self, record: logging.LogRecord) -> None:
-        told = [vars(record).get(i) for i in ("server", "reason")]
-        report(": ".join([record.getMessage(), *(str(i) for i in told if i is not None)]))
+        text, server = record.getMessage(), vars(record).get("server")
+        report(text if server is None or server in text else f"{text}: {server}")
 
 
 async def _forward(server: Target, directory: Path, fallbacks: Sequence[tuple[str, int]]) -> None:

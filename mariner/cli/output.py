@@ -12,9 +12,8 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from eventer_bridge.model import BinaryPayload, Event, Payload
-from mariner.cli.run import EXIT_FAILED, EXIT_NO_READER, CommandError, printable
-from mariner.cli.values import format_event_id, format_event_type
+from eventer_bridge.model import Event, format_event_id, format_event_type, payload_text, printable
+from mariner.cli.run import EXIT_FAILED, EXIT_NO_READER, CommandError
 
 _WIDE: Final = 10_000  # columns of an output that is no terminal: nothing is wrapped
 
@@ -44,7 +43,7 @@ def write_table(events: Sequence[Event]) -> None:
             format_event_type(event.type),
             event.timestamp.to_iso(),
             "" if source_timestamp is None else source_timestamp.to_iso(),
-            _payload_text(event.payload),
+            payload_text(event.payload),
         )
         shown.add_row(*[Text(printable(cell)) for cell in cells])
     write_rich(shown)
@@ -92,14 +91,6 @@ def write_pairs(pairs: Iterable[tuple[str, str]]) -> None:
     for name, value in pairs:
         shown.add_row(Text(name, style="bold"), Text(printable(value)))
     write_rich(shown)
-
-
-def _payload_text(payload: Payload | None) -> str:
-    if payload is None:
-        return ""
-    if isinstance(payload, BinaryPayload):
-        return f"{len(payload.data)} bytes of {payload.data_type!r}"
-    return bytes(payload.data).decode(errors="replace")
 
 
 def _write(data: bytes) -> None:

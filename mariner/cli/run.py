@@ -16,6 +16,7 @@ import uvloop
 from typing_extensions import override
 
 from eventer_bridge.errors import ConfigurationError
+from eventer_bridge.model import printable
 from mariner.errors import MarinerError
 
 EXIT_FAILED: Final = 1
@@ -71,12 +72,3 @@ def fail(text: str, exit_code: int = EXIT_USAGE) -> NoReturn:
 def report(text: str, file: IO[Any] | None = None) -> None:
     """Print a line for the user, on standard error."""
     click.echo(f"mariner: {printable(text)}", file=file, err=True)
-
-
-def printable(text: str) -> str:
-    """Untrusted text with control characters escaped, so that it cannot control the terminal."""
-    if text.isprintable():
-        return text
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
-    )

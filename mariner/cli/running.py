@@ -9,12 +9,12 @@ import click
 from eventer_bridge import limits as core_limits
 from eventer_bridge.control import client
 from eventer_bridge.errors import ConfigurationError
-from eventer_bridge.model import EventId, Timestamp
+from eventer_bridge.model import EventId, Timestamp, format_event_id, printable
 from mariner import limits
 from mariner.cli import output
-from mariner.cli.run import errors, fail, printable
+from mariner.cli.run import errors, fail
 from mariner.cli.target import JSON_OPTION, find_gateway, gateway_option
-from mariner.cli.values import EVENT_ID, EVENT_ID_METAVAR, format_event_id
+from mariner.cli.values import EVENT_ID, EVENT_ID_METAVAR
 from mariner.gateway import cursor_requests
 from mariner.gateway.cursor_requests import CursorAnswer, CursorInfo, CursorRequest
 

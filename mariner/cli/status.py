@@ -18,9 +18,10 @@ from rich.table import Table
 from rich.text import Text
 
 from eventer_bridge import limits as core_limits
+from eventer_bridge.model import printable
 from mariner import limits
 from mariner.cli import output
-from mariner.cli.run import errors, printable
+from mariner.cli.run import errors
 from mariner.cli.target import find_gateway, gateway_option
 from mariner.cli.values import plural
 from mariner.gateway import status as gateway

@@ -13,9 +13,9 @@ from eventer_bridge.backends.rocksdb.info import StoreInfo, ext_info, ext_server
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.backends.rocksdb.verify import ext_verify
 from eventer_bridge.core import clock, hat_import
-from eventer_bridge.model import Timestamp
+from eventer_bridge.model import Timestamp, printable
 from mariner.cli import output
-from mariner.cli.run import EXIT_FAILED, CommandError, printable
+from mariner.cli.run import EXIT_FAILED, CommandError
 from mariner.cli.target import DIRECTORY, JSON_OPTION, resolve, store_errors, store_option
 from mariner.cli.values import counted
 

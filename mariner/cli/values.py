@@ -1,7 +1,6 @@
-"""Parsing and formatting event types, moments and events on the command line.
+"""Parsing moments, events and patterns on the command line.
 
-An event type is its segments joined by ``/``: ``a/b/*``. A type with a ``/`` in a segment, or
-without segments, is a JSON array: ``["a/b", "c"]``. For moments, see ``eventer_bridge.moments``.
+For event types, see ``eventer_bridge.model``, for moments ``eventer_bridge.moments``.
 """
 
 import re
@@ -41,27 +40,6 @@ _decode_payload: Final[Callable[[bytes], model.Payload]] = msgspec.json.Decoder(
     model.JsonPayload | model.BinaryPayload
 ).decode
 _decode_raw: Final = msgspec.json.Decoder(msgspec.Raw).decode
-_decode_type: Final = msgspec.json.Decoder(tuple[str, ...]).decode
-
-
-def parse_event_type(text: str) -> model.EventType:
-    """An event type, with or without wildcards; raises InvalidEventError."""
-    if text.startswith("["):
-        try:
-            return _decode_type(text)
-        except (msgspec.DecodeError, UnicodeError) as e:
-            raise InvalidEventError(f"expected a JSON array of strings: {e}") from e
-    if not text:
-        raise InvalidEventError("an empty event type is written as []")
-    return tuple(text.split("/"))
-
-
-def format_event_type(event_type: model.EventType) -> str:
-    """The opposite of :func:`parse_event_type`."""
-    text = "/".join(event_type)
-    if not text or text.startswith("[") or any("/" in segment for segment in event_type):
-        return msgspec.json.encode(event_type).decode()
-    return text
 
 
 def parse_timestamp(value: str | float) -> model.Timestamp:
@@ -104,7 +82,7 @@ def parse_register_event(line: str | bytes) -> model.RegisterEvent:
         raise InvalidEventError(f"payload: {e}") from e
     event_type = fields.type
     if isinstance(event_type, str):
-        event_type = parse_event_type(event_type)
+        event_type = model.parse_event_type(event_type)
     model.check_registrable(event_type)
     source_timestamp = fields.source_timestamp
     if isinstance(source_timestamp, str | float):
@@ -134,17 +112,12 @@ def parse_payload(text: str) -> model.Payload:
 
 
 def parse_event_id(text: str) -> model.EventId:
-    """An event id: ``server/session/instance``; raises InvalidEventError."""
+    """The opposite of ``model.format_event_id``; raises InvalidEventError."""
     match = _EVENT_ID.fullmatch(text)
     numbers = [int(i) for i in match.groups()] if match else []
     if not numbers or not all(model.INT64_MIN <= i <= model.INT64_MAX for i in numbers):
         raise InvalidEventError(f"{text!r}: expected SERVER/SESSION/INSTANCE, as 1/42/1")
     return model.EventId(*numbers)
-
-
-def format_event_id(event_id: model.EventId) -> str:
-    """The opposite of :func:`parse_event_id`."""
-    return f"{event_id.server}/{event_id.session}/{event_id.instance}"
 
 
 class Parsed(click.ParamType):  # type: ignore[type-arg]  # of newer versions
@@ -165,7 +138,7 @@ class Parsed(click.ParamType):  # type: ignore[type-arg]  # of newer versions
 
 
 def _pattern(text: str) -> model.EventType:
-    pattern = parse_event_type(text)
+    pattern = model.parse_event_type(text)
     Subscription([pattern])  # checks that '*' is last
     return pattern
 

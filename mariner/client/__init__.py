@@ -1,12 +1,14 @@
-"""Asyncio client of the Mariner protocol (002): :func:`connect` and :class:`Client`.
+"""Asyncio client of the Mariner protocol: :func:`connect` and :class:`Client`.
 
 :class:`ReconnectingClient` outlives its connections, :class:`BufferedClient` the application as
 well: what it registers is on the local disk first.
 
 ::
 
-    async with await client.connect("gateway", 23014, client_name="app") as conn:
-        [event] = await conn.register([RegisterEvent(("a", "b"), None, JsonPayload.of(1))])
+    async with await mariner.connect("gateway", 23014, client_name="app") as connection:
+        await connection.register("lamp/1", {"on": True})
+
+All of it can be imported from ``mariner``.
 """
 
 from mariner.client.buffer_file import BufferStatus, WhenFull
@@ -14,6 +16,7 @@ from mariner.client.buffered import BufferedClient
 from mariner.client.client import Client, connect
 from mariner.client.reconnecting import ReconnectingClient
 from mariner.client.replay import ReplayBatch
+from mariner.client.values import event, latest, timeseries
 
 __all__ = [
     "BufferStatus",
@@ -23,4 +26,7 @@ __all__ = [
     "ReplayBatch",
     "WhenFull",
     "connect",
+    "event",
+    "latest",
+    "timeseries",
 ]

@@ -4,8 +4,8 @@
 not. They are forwarded in their order under request keys that they got when they were queued: each
 is stored once, even if the application or the server is killed, or a connection is cut::
 
-    async with await BufferedClient.open(Path("buffer"), servers) as buffered:
-        await buffered.register([RegisterEvent(("a", "b"), None, JsonPayload.of(1))])
+    async with await mariner.BufferedClient.open("buffer", servers) as buffered:
+        await buffered.register("lamp/1", {"on": True})
 
 What was queued together is synced together, and many registrations are under way to the server.
 What a server refuses for good is put aside, with its reason. ``WhenFull`` says what becomes of more
@@ -18,7 +18,7 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar, overload
 
 import msgspec
 from hat import aio
@@ -31,6 +31,7 @@ from eventer_bridge.resources import Resource, in_time
 from mariner import errors, limits
 from mariner.client import buffer_file
 from mariner.client.reconnecting import Connect, KeyMaker, ReconnectingClient
+from mariner.client.values import Moment, TypeText, asked
 
 mlog = logging.getLogger(__name__)
 
@@ -58,7 +59,7 @@ class RegistrationBuffer(Resource):
     @classmethod
     async def open(
         cls,
-        directory: Path,
+        directory: Path | str,
         *,
         max_bytes: int = limits.BUFFER_BYTES,
         when_full: buffer_file.WhenFull = buffer_file.WhenFull.REFUSE,
@@ -71,7 +72,7 @@ class RegistrationBuffer(Resource):
         executor = ThreadPoolExecutor(1, "buffer")
 
         def open_file() -> buffer_file.BufferFile:
-            file = buffer_file.BufferFile(directory, max_bytes, when_full)
+            file = buffer_file.BufferFile(Path(directory), max_bytes, when_full)
             try:
                 if is_locked:
                     file.lock()
@@ -168,7 +169,7 @@ class RegistrationBuffer(Resource):
             outcomes = [e] * len(added)
             if forwarded or refused:  # they are still there
                 self._forwarded[:0], self._refused[:0] = forwarded, refused
-                mlog.error("buffer cannot be written", extra={"reason": str(e)})
+                mlog.error("buffer cannot be written: %s", e, extra={"reason": str(e)})
                 asyncio.get_running_loop().call_later(limits.BUFFER_RETRY_S, self._wanted.set)
         for (_, future), error in zip(added, outcomes, strict=True):
             if future.done():
@@ -202,7 +203,7 @@ class BufferedClient(Resource):
     @classmethod
     async def open(
         cls,
-        directory: Path,
+        directory: Path | str,
         servers: Sequence[Connect],
         *,
         max_bytes: int = limits.BUFFER_BYTES,
@@ -212,7 +213,8 @@ class BufferedClient(Resource):
 
         Args:
             directory: of the buffer; made if there is none.
-            servers: see :class:`ReconnectingClient`. None of them need be there.
+            servers: see :class:`ReconnectingClient`. None of them need be there: while they decline
+                the client, for whatever reason, registrations are queued, and the log says why.
             max_bytes: of the registrations in the buffer; its files take somewhat more.
             when_full: what becomes of a registration that has no room.
 
@@ -221,17 +223,41 @@ class BufferedClient(Resource):
         buffer = await RegistrationBuffer.open(
             directory, max_bytes=max_bytes, when_full=when_full, is_locked=True
         )
-        return cls(buffer, ReconnectingClient(servers, requires=["request_key"]))
+        # what is queued is kept, and forwarded when somebody has mended what is wrong
+        client = ReconnectingClient(servers, requires=["request_key"], gives_up=False)
+        return cls(buffer, client)
 
     @property
     def close_reason(self) -> str | None:
         """Why it ended by itself; None: it did not."""
         return self._close_reason
 
+    @overload
     async def register(
         self, events: Sequence[RegisterEvent], request_key: str | None = None
+    ) -> None: ...
+
+    @overload
+    async def register(
+        self,
+        events: TypeText,
+        payload: Any = None,
+        *,
+        source_timestamp: Moment | None = None,
+        request_key: str | None = None,
+    ) -> None: ...
+
+    async def register(  # type: ignore[misc]  # the second is a key, or a payload
+        self,
+        events: TypeText | Sequence[RegisterEvent],
+        payload: Any = None,
+        request_key: str | None = None,
+        *,
+        source_timestamp: Moment | None = None,
     ) -> None:
         """Queue a registration, all events or none; returns when it is on the disk.
+
+        Or one event, as ``Client.register``: ``register("lamp/1", {"on": True})``.
 
         An event without a source timestamp gets the present time as one. A ``request_key`` is as of
         ``Client.register``; None: a new one. An application that repeats its own work after a crash
@@ -241,10 +267,11 @@ class BufferedClient(Resource):
             BufferFullError: there is no room; nothing is queued.
             BufferUnusableError: the disk is full or failed. If a sync failed, it may be queued all
                 the same.
-            InvalidEventError, LocalProtocolError: no server would take them.
+            InvalidEventError, LocalProtocolError, TypeError: no server would take them.
             ClosedError: the client is closed.
         """
-        await self._buffer.add(events, request_key)
+        one = asked(events, payload, request_key, source_timestamp)
+        await self._buffer.add(one.events, one.request_key)
 
     async def status(self) -> buffer_file.BufferStatus:
         """What is in the buffer; raises BufferUnusableError."""
@@ -263,7 +290,7 @@ class BufferedClient(Resource):
             await self._forward()
         except (errors.BufferUnusableError, errors.ClosedError) as e:
             self._close_reason = str(e)
-            mlog.error("buffer cannot be read", extra={"reason": str(e)})
+            mlog.error("buffer cannot be read: %s", e, extra={"reason": str(e)})
         finally:
             self.close()
             await aio.uncancellable(self._client.async_close())
@@ -311,7 +338,8 @@ class BufferedClient(Resource):
     def _on_refused(self, row: buffer_file.BufferedRegistration, reason: str) -> None:
         level = logging.DEBUG if reason == self._last_reason else logging.WARNING
         self._last_reason = reason
-        mlog.log(level, "registration refused and put aside", extra={"reason": reason})
+        text = "registration refused and put aside: %s"
+        mlog.log(level, text, reason, extra={"reason": reason})
         self._buffer.refused(row.id, reason)
 
 

@@ -13,12 +13,13 @@ import itertools
 import logging
 import os
 import secrets
+import socket
 import ssl as ssl_module
 import time
 from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from itertools import starmap
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, overload
 
 from hat import aio
 
@@ -33,6 +34,7 @@ from mariner import errors
 from mariner.client import connection, notifications
 from mariner.client.notifications import Notifications
 from mariner.client.replay import ReplayBatch, ReplayItem, Start, batches
+from mariner.client.values import Moment, TypeText, asked, event_types_of, events_of, query_of
 from mariner.wire import messages
 from mariner.wire.protocol import RefusedRegister
 
@@ -48,7 +50,7 @@ async def connect(
     *,
     client_name: str,
     client_token: str | None = None,
-    subscriptions: Iterable[model.EventType] = (),
+    subscriptions: str | Iterable[TypeText] = (),
     server_id: int | None = None,
     persisted: bool = False,
     start: Start | None = None,
@@ -68,7 +70,8 @@ async def connect(
         port: its TCP port.
         client_name: the client's name.
         client_token: its token.
-        subscriptions: event types (``?`` and ``*`` are wildcards) to be notified of.
+        subscriptions: event types to be notified of, such as ``"lamp/*"`` or ``("lamp", "*")``
+            (``?`` and ``*`` are wildcards).
         server_id: notify only of events of this server; None: of all.
         persisted: notify when events are persisted, not already when they are registered.
         start: where a replay begins (see :meth:`Client.replay`); implies ``persisted``.
@@ -78,7 +81,7 @@ async def connect(
         histories: of which history each event in ``start`` is, by server, as far as that is known
             (:attr:`Client.histories`). If the server's differs, :meth:`Client.replay` says so.
             None: the client is declined then, and not told the server's.
-        ssl: TLS with this context (``eventer_bridge.tls.client_context``); None: plain TCP.
+        ssl: TLS with this context (``mariner.tls.client_context``); None: plain TCP.
         server_hostname: name to check the server's certificate for; None: ``host``.
         connect_timeout_s: for everything up to the answer to ``init_req``.
         ping_delay_s: silence before a ping; None: never ping.
@@ -86,14 +89,16 @@ async def connect(
 
     Raises:
         ConnectError: no connection, TLS refused, no answer in time; the text says why.
+        UnknownHostError: a ``ConnectError``: the name of the host cannot be resolved.
         InitError: the server declined; the text is its reason.
-        LocalProtocolError: a text is in ``subscriptions``, in place of a tuple of segments.
+        BusyError: an ``InitError`` for a reason that may pass, such as too many connections.
+        InvalidEventError: one of ``subscriptions`` is no event type.
         UnsupportedError: the server knows no ``start`` or ``cursor``.
     """
     init_req = messages.InitReq(
         client_name,
         client_token,
-        _checked_event_types("subscriptions", subscriptions),
+        event_types_of(subscriptions, "subscriptions"),
         server_id,
         persisted or start is not None or cursor is not None,
         _start_of(start),
@@ -161,17 +166,43 @@ class Client(Resource):
             self._requests.check_open()
             await self._status_changed.wait()
 
+    @overload
     async def register(
         self,
         events: Sequence[model.RegisterEvent],
         request_key: str | None = None,
         *,
         after_key: str | None = None,
-    ) -> Sequence[model.Event]:
+    ) -> Sequence[model.Event]: ...
+
+    @overload
+    async def register(
+        self,
+        events: TypeText,
+        payload: Any = None,
+        *,
+        source_timestamp: Moment | None = None,
+        request_key: str | None = None,
+        after_key: str | None = None,
+    ) -> model.Event: ...
+
+    async def register(  # type: ignore[misc]  # the second is a key, or a payload
+        self,
+        events: TypeText | Sequence[model.RegisterEvent],
+        payload: Any = None,
+        request_key: str | None = None,
+        *,
+        source_timestamp: Moment | None = None,
+        after_key: str | None = None,
+    ) -> model.Event | Sequence[model.Event]:
         """Register events in one session, all or none; returns them as registered, in their order.
 
+        Or one event, which is returned: ``register("lamp/1", {"on": True})``.
+
         Args:
-            events: what is registered.
+            events: what is registered; or the type of one event.
+            payload: of one event: a Python value, or a payload (see ``values.event``).
+            source_timestamp: of one event.
             request_key: of 1 to 64 characters, for this client name alone: whatever becomes of the
                 answer, registering the same events again with the same key stores them once, and
                 returns the same events. JSON payloads are compared as they are written: in
@@ -190,8 +221,11 @@ class Client(Resource):
                 ``request_key`` may store them twice.
             ConnectionLostError: the connection was lost before they were sent.
             LocalProtocolError: the request cannot be sent (too large, for example).
+            InvalidEventError, TypeError: no event can have such a type, time or payload.
         """
-        return await (await self.send_registration(events, request_key, after_key=after_key))
+        one = asked(events, payload, request_key, source_timestamp)
+        sent = await self._send_registration(one.events, one.request_key, after_key)
+        return one.answer(await sent)  # type: ignore[no-any-return]
 
     async def send_registration(
         self,
@@ -205,12 +239,20 @@ class Client(Resource):
         Returns the wait for the answer. Of the errors of :meth:`register`, those of a request that
         was not sent are raised here.
         """
+        return await self._send_registration(events_of(events), request_key, after_key)
+
+    async def _send_registration(
+        self,
+        events: tuple[model.RegisterEvent, ...],
+        request_key: str | None,
+        after_key: str | None,
+    ) -> Coroutine[Any, Any, Sequence[model.Event]]:
         if request_key is not None:
             self._check_supported("request_key")
         elif after_key is not None:
             raise errors.LocalProtocolError(f"after_key: {messages.NEEDS_REQUEST_KEY}")
         register_id = next(self._requests.ids)
-        request = messages.RegisterReq(register_id, tuple(events), request_key, after_key)
+        request = messages.RegisterReq(register_id, events, request_key, after_key)
         return self._registered(register_id, await self._requests.send(register_id, request))
 
     async def _registered(
@@ -238,9 +280,11 @@ class Client(Resource):
         Raises:
             ConnectionLostError: the connection was lost.
             LocalProtocolError: the request cannot be sent (too many ids, for example).
+            InvalidEventError: an event type, or a moment, is none.
             RemoteProtocolError: the server does not know one of these conditions: the
                 answer has other events as well. The connection stays open.
         """
+        params = query_of(params)
         _check_request(params)
         query_id = next(self._requests.ids)
         response = await self._requests.ask(
@@ -255,9 +299,9 @@ class Client(Resource):
         """Query all events, or up to a limit, page by page, each (of ``max_results``) on demand.
 
         Raises as :meth:`query`, and RemoteProtocolError if the server does not return the remaining
-        events (``eventer_bridge.core.paging``).
+        events.
         """
-        async with aclosing(paging.query_all(self.query, params, limit)) as events:
+        async with aclosing(paging.query_all(self.query, query_of(params), limit)) as events:
             async for event in events:
                 yield event
 
@@ -342,9 +386,10 @@ class Client(Resource):
         try:
             await open_connection(self._connection, host, port, ssl, server_name)
         except OSError as e:
-            raise errors.ConnectError(
-                f"{self.address}: {connection_errors.refused(e, server_name)}"
-            ) from e
+            is_unknown = isinstance(e, socket.gaierror)
+            error = errors.UnknownHostError if is_unknown else errors.ConnectError
+            text = connection_errors.refused(e, server_name)
+            raise error(f"{self.address}: {text}") from e
 
     async def _init(self, init_req: messages.InitReq) -> None:
         self._has_cursor = init_req.cursor is not None
@@ -353,7 +398,10 @@ class Client(Resource):
         self._connection.send(init_req)
         response = await self._init_res
         if not response.success or response.status is None:
-            raise errors.InitError(response.error or "declined; the server gave no reason")
+            may_pass = response.outcome == messages.UNAVAILABLE
+            declined = errors.BusyError if may_pass else errors.InitError
+            reason = response.error or "declined; the server gave no reason"
+            raise declined(reason, self.address)
         self.extensions = frozenset(response.extensions)
         self.histories = {i.server_id: i.id for i in response.histories}
         self.cursor_resets = response.cursor_resets
@@ -446,9 +494,16 @@ class Client(Resource):
             self._stalls.begin(self._queue)
 
 
-def _start_of(start: Start | None) -> Literal["earliest"] | tuple[model.EventId, ...] | None:
-    if start is None or isinstance(start, str):
-        return start
+def _start_of(start: Start | str | None) -> Literal["earliest"] | tuple[model.EventId, ...] | None:
+    if start is None:
+        return None
+    if isinstance(start, str):
+        if start == "earliest":
+            return "earliest"
+        raise errors.LocalProtocolError(
+            f"start: expected 'earliest' or ids of events, got {start!r}"
+            + (": that is for a ReconnectingClient" if start == "now" else "")
+        )
     return tuple(start.values() if isinstance(start, Mapping) else start)
 
 
@@ -465,32 +520,12 @@ def _next_attempt() -> messages.ConnectionAttempt:
 
 def _check_request(params: model.QueryParams) -> None:
     """Refuse a query for which our server would close the connection; raises LocalProtocolError."""
-    if not isinstance(params, model.QueryServerParams) and params.event_types is not None:
-        _checked_event_types("event_types", params.event_types)
     if isinstance(params, model.QueryTimeseriesParams) and params.ids is not None:
         n_ids = len(params.ids)
         if n_ids > limits.MAX_QUERY_IDS:
             raise errors.LocalProtocolError(
                 f"{n_ids} ids in one query, at most {limits.MAX_QUERY_IDS} are allowed"
             )
-
-
-def _checked_event_types(
-    name: str, event_types: Iterable[Sequence[str]]
-) -> tuple[model.EventType, ...]:
-    """Event types as tuples; a text is a sequence of characters, but not of segments.
-
-    Raises LocalProtocolError with a text that begins with ``name``.
-    """
-    checked: list[model.EventType] = []
-    for index, event_type in enumerate(event_types):
-        if isinstance(event_type, str):
-            raise errors.LocalProtocolError(
-                f"{name}[{index}]: expected a tuple of segments, such as ('lamp', '*'), got"
-                f" {event_type!r}"
-            )
-        checked.append(tuple(event_type))
-    return tuple(checked)
 
 
 def _check_answer(params: model.QueryParams, events: Sequence[model.Event]) -> None:

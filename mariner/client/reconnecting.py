@@ -4,21 +4,25 @@ Each registration is sent with a request key, and again, over the next connectio
 has said what became of it. So its events are stored once, whatever was cut or killed::
 
     servers = [
-        functools.partial(client.connect, host, 23014, client_name="app", client_token=token)
+        functools.partial(mariner.connect, host, 23014, client_name="app", client_token=token)
         for host in ("gateway-1", "gateway-2")
     ]
-    async with ReconnectingClient(servers) as conn:
-        [event] = await conn.register([RegisterEvent(("a", "b"), None, JsonPayload.of(1))])
+    async with mariner.ReconnectingClient(servers) as client:
+        event = await client.register("lamp/1", {"on": True})
 
 Registrations are stored in the order in which they were made, although many are under way: a server
 answers in their order, and each names the one before it (``after_key``). What fails for a reason
 that may pass is sent again, together with everything after it, by the house's retry policy. Few are
 sent before the first answer of a connection: however soon each is cut, some get through.
 
-A replay goes on behind what the application was handed, or, with a cursor, what it acknowledged. Of
-several servers, the first that is OPERATIONAL is used until it is not. Those of a pair share
-request keys and cursors, as far as events are replicated (docs/delivery.md). Runs on the event
-loop's thread.
+A replay goes on behind what the application was handed, or, with a cursor, what it acknowledged.
+With ``start="now"`` it begins with what comes after the first connection: a live view that misses
+nothing. Of several servers, the first that is OPERATIONAL is used until it is not. Those of a pair
+share request keys and cursors, as far as events are replicated (docs/delivery.md).
+
+What no server will ever take is not tried for ever: if each of them declines the client (a wrong
+token, an unknown name), or a host cannot be resolved, the client is closed, and whoever uses it
+gets the error. Runs on the event loop's thread.
 """
 
 import asyncio
@@ -38,11 +42,12 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import aclosing
-from typing import Final, Protocol
+from typing import Any, Final, Literal, Protocol, overload
 
 from hat import aio
 
 from eventer_bridge.core import paging
+from eventer_bridge.errors import InvalidEventError
 from eventer_bridge.model import Event, QueryParams, QueryResult, RegisterEvent, Status
 from eventer_bridge.net import limits as net_limits
 from eventer_bridge.net.connecting import keep_trying
@@ -50,7 +55,9 @@ from eventer_bridge.resources import Resource
 from mariner import errors, limits
 from mariner.client.client import Client
 from mariner.client.connection import CLOSED_BY_CLIENT
+from mariner.client.present import positions
 from mariner.client.replay import ReplayBatch, Resumption, Start
+from mariner.client.values import Moment, TypeText, asked, query_of
 
 mlog = logging.getLogger(__name__)
 
@@ -68,7 +75,22 @@ class Connect(Protocol):
         """See ``client.connect``."""
 
 
+def _text_of(error: Exception) -> str:
+    """Why there is no connection, with the address."""
+    address = error.address if isinstance(error, errors.InitError) else None
+    return str(error) if address is None else f"{address}: {error}"
+
+
 _REPEATABLE: Final = (errors.UnavailableError, errors.OutcomeUnknownError)
+
+_PERMANENT: Final = (
+    errors.InitError,
+    errors.UnsupportedError,
+    errors.LocalProtocolError,
+    InvalidEventError,
+    TypeError,
+)
+"""Why it is of no use to connect again; a ``BusyError`` may pass."""
 
 
 class KeyMaker:
@@ -116,7 +138,8 @@ class ReconnectingClient(Resource):
     Those without the extensions that it ``requires`` are of no use.
 
     ``start``, ``cursor`` and ``histories`` are those of ``connect``, for :meth:`replay`; without
-    the first two there is none.
+    the first two there is none. ``start`` may also be ``"now"``, when the first connection is made.
+    ``gives_up``: see the module; False: it tries for ever, whatever the reason.
     """
 
     def __init__(
@@ -124,16 +147,23 @@ class ReconnectingClient(Resource):
         servers: Sequence[Connect],
         requires: Collection[str] = (),
         *,
-        start: Start | None = None,
+        start: Start | Literal["now"] | None = None,
         cursor: str | None = None,
         histories: Mapping[int, str] | None = None,
+        gives_up: bool = True,
     ) -> None:
         self._servers = deque(servers)
-        self._resumption = Resumption(start, cursor, histories or {})
+        self._is_now_wanted = start == "now"
+        begin = () if start == "now" else start
+        self._resumption = Resumption(begin, cursor, histories or {})
+        self._gives_up = gives_up
+        self._failure: Exception | None = None  # why it gave up
+        self._was_connected = False
         self._cursor_lost: str | None = None
         self._requires = requires
         self._make_key = KeyMaker()
         self._loop = asyncio.get_running_loop()
+        self._begun_at = self._loop.time()
         self._client: Client | None = None
         self._changed = asyncio.Event()
         self._waiting: deque[Registration] = deque()  # to be sent over this connection
@@ -161,12 +191,39 @@ class ReconnectingClient(Resource):
         """As :attr:`Client.histories`, of the server that it is connected to."""
         return {} if self._client is None else self._client.histories
 
+    @property
+    def close_reason(self) -> str | None:
+        """Why it ended by itself; None: it did not."""
+        return self._cursor_lost if self._failure is None else str(self._failure)
+
     # --- for the application --------------------------------------------------------------
 
+    @overload
     async def register(
         self, events: Sequence[RegisterEvent], request_key: str | None = None
-    ) -> Sequence[Event]:
+    ) -> Sequence[Event]: ...
+
+    @overload
+    async def register(
+        self,
+        events: TypeText,
+        payload: Any = None,
+        *,
+        source_timestamp: Moment | None = None,
+        request_key: str | None = None,
+    ) -> Event: ...
+
+    async def register(  # type: ignore[misc]  # the second is a key, or a payload
+        self,
+        events: TypeText | Sequence[RegisterEvent],
+        payload: Any = None,
+        request_key: str | None = None,
+        *,
+        source_timestamp: Moment | None = None,
+    ) -> Event | Sequence[Event]:
         """Register events, in one session, all or none, however long that takes.
+
+        Or one event, as :meth:`Client.register`, which is returned.
 
         Those of several calls are stored in the order of the calls. Whoever stops waiting
         (``asyncio.timeout``) does not know whether they are, or will be, stored, unless they were
@@ -177,11 +234,15 @@ class ReconnectingClient(Resource):
             RegisterError: a server refused them for good, and none of them is stored.
             UnsupportedError: the server does not keep request keys.
             LocalProtocolError: the request cannot be sent (too large, for example).
+            InvalidEventError, TypeError: no event can have such a type, time or payload.
             OutcomeUnknownError: the client was closed before an answer.
             ConnectionLostError: the client was closed before they were sent.
+            InitError, UnknownHostError, …: it gave up before they were sent, for this reason.
         """
+        one = asked(events, payload, request_key, source_timestamp)
         async with self._room:
-            return await self.submit(events, request_key or self._make_key())
+            found = await self.submit(one.events, one.request_key or self._make_key())
+        return one.answer(found)  # type: ignore[no-any-return]
 
     def submit(self, events: Sequence[RegisterEvent], key: str) -> asyncio.Future[Sequence[Event]]:
         """As :meth:`register`, without a bound: the caller limits how many are under way.
@@ -190,14 +251,17 @@ class ReconnectingClient(Resource):
         """
         outcome: asyncio.Future[Sequence[Event]] = self._loop.create_future()
         if not self.is_open:
-            outcome.set_exception(errors.ConnectionLostError(CLOSED_BY_CLIENT))
+            outcome.set_exception(self._ended())
         else:
             self._waiting.append(Registration(events, key, outcome))
             self._changed.set()
         return outcome
 
     async def query(self, params: QueryParams) -> QueryResult:
-        """As :meth:`Client.query`, again over the next connection if it is lost."""
+        """As :meth:`Client.query`, again over the next connection if it is lost.
+
+        Raises why the client gave up, if it did.
+        """
         return (await self._query(params))[0]
 
     async def _query(self, params: QueryParams) -> tuple[QueryResult, Mapping[int, str]]:
@@ -229,7 +293,7 @@ class ReconnectingClient(Resource):
                     )
             return result
 
-        async with aclosing(paging.query_all(query, params, limit)) as events:
+        async with aclosing(paging.query_all(query, query_of(params), limit)) as events:
             async for event in events:
                 yield event
 
@@ -247,6 +311,7 @@ class ReconnectingClient(Resource):
                 restored, or made anew. What was not seen of the other history may be lost. Call it
                 again: it goes on behind what both have in common, with a cursor where that is.
             CursorLostError: another connection has the cursor now; the client is closed.
+            InitError, UnknownHostError, …: the client gave up, for this reason.
             LocalProtocolError: the client was made without ``start`` and ``cursor``.
         """
         resumption = self._resumption
@@ -277,13 +342,23 @@ class ReconnectingClient(Resource):
                 await client.wait_closed()
         if self._cursor_lost is not None:
             raise errors.CursorLostError(self._cursor_lost)
+        if self._failure is not None:
+            raise self._ended()
 
     async def _connected(self) -> Client:
         while (client := self._client) is None or not client.is_open:
             if not self.is_open:
-                raise errors.ConnectionLostError(CLOSED_BY_CLIENT)
+                raise self._ended()
             await self._change()
         return client
+
+    def _ended(self) -> Exception:
+        """Why nothing can be done any more."""
+        if self._failure is None:
+            return errors.ConnectionLostError(CLOSED_BY_CLIENT)
+        error = type(self._failure)(*self._failure.args)  # each has its own traceback
+        error.__cause__ = self._failure.__cause__
+        return error
 
     async def _change(self) -> None:
         self._changed.clear()
@@ -292,15 +367,21 @@ class ReconnectingClient(Resource):
     # --- connections ----------------------------------------------------------------------
 
     async def _run(self) -> None:
-        while True:
-            await keep_trying(self._follow, Exception, mlog, "client is not connected", {})
+        text = "client is not connected"
+        while self._failure is None:
+            await keep_trying(self._follow, Exception, mlog, text, {}, is_told=True)
+        mlog.error("client gives up: %s", self._failure, extra={"reason": str(self._failure)})
 
     async def _follow(self) -> None:
         """Use one connection, until it is lost.
 
-        Returns if it was stable, or something got through; else raises the reason.
+        Returns if it was stable, or something got through, or the client gives up; else raises the
+        reason.
         """
         client = await self._connect()
+        if client is None:
+            return
+        self._was_connected = True
         connected_at, n_ended = self._loop.time(), self._n_ended
         self._client = client
         self._resumption.connected(client.histories, client.cursor_resets)
@@ -320,7 +401,7 @@ class ReconnectingClient(Resource):
             duration_s = self._loop.time() - connected_at
             if n_ended == self._n_ended and duration_s < net_limits.STABLE_CONNECTION_S:
                 raise
-            mlog.warning("connection lost", extra={"reason": str(e)})
+            mlog.warning("connection lost: %s; connecting again", e, extra={"reason": str(e)})
         finally:
             self._client = None
             if client.cursor_lost is not None:  # to take it back would go on for ever
@@ -331,25 +412,55 @@ class ReconnectingClient(Resource):
             self._rewind()
             self._changed.set()
 
-    async def _connect(self) -> Client:
-        """Connect to the first server that is OPERATIONAL, beginning with the last one used."""
-        refusals = []
+    async def _connect(self) -> Client | None:
+        """Connect to the first server that is OPERATIONAL, beginning with the last one used.
+
+        Returns None to give up; raises ConnectError if it is to be tried again.
+        """
+        failures: list[Exception] = []
         for _ in range(len(self._servers)):
             try:
-                client = await self._servers[0](**self._resumption.options)
-            except errors.MarinerError as e:
-                refusals.append(str(e))
+                client = await self._open(self._servers[0])
+            except (errors.MarinerError, TypeError) as e:
+                failures.append(e)
             else:
                 missing = [i for i in self._requires if i not in client.extensions]
                 if missing:
-                    refusals.append(f"{client.address}: the server does not know {missing[0]!r}")
-                elif len(self._servers) == 1 or client.status is Status.OPERATIONAL:
+                    text = f"{client.address}: the server does not know {missing[0]!r}"
+                    failures.append(errors.UnsupportedError(text))
+                elif self._is_usable(client):
                     return client
                 else:
-                    refusals.append(f"{client.address}: STANDBY")
+                    failures.append(errors.ConnectError(f"{client.address}: STANDBY"))
                 await aio.uncancellable(client.async_close())
             self._servers.rotate(-1)
-        raise errors.ConnectError("; ".join(refusals))
+        reasons = "; ".join(map(_text_of, failures))
+        if self._gives_up and all(map(self._is_permanent, failures)):
+            self._failure = type(failures[0])(reasons)
+            self._failure.__cause__ = failures[0]
+            return None
+        raise errors.ConnectError(reasons)
+
+    async def _open(self, connect: Connect) -> Client:
+        """Connect to a server, the first time perhaps to find where its events end now."""
+        if self._is_now_wanted:
+            client = await connect(histories={})
+            if not self._is_usable(client):
+                return client
+            async with client:
+                found = await positions(client.query, client.histories)
+            self._resumption.begin_at(found, client.histories)
+            self._is_now_wanted = False
+        return await connect(**self._resumption.options)
+
+    def _is_usable(self, client: Client) -> bool:
+        return len(self._servers) == 1 or client.status is Status.OPERATIONAL
+
+    def _is_permanent(self, error: Exception) -> bool:
+        if isinstance(error, errors.UnknownHostError):
+            is_late = self._loop.time() - self._begun_at >= limits.UNKNOWN_HOST_S
+            return is_late and not self._was_connected
+        return isinstance(error, _PERMANENT) and not isinstance(error, errors.BusyError)
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         while not condition():
@@ -359,9 +470,10 @@ class ReconnectingClient(Resource):
 
     async def _send_all(self, client: Client) -> None:
         sending, extra = functools.partial(self._send, client), {"server": client.address}
+        text = f"registrations wait: {client.address}"
         with contextlib.suppress(errors.ConnectionLostError):
             while True:
-                await keep_trying(sending, _REPEATABLE, mlog, "registrations wait", extra)
+                await keep_trying(sending, _REPEATABLE, mlog, text, extra, is_told=True)
 
     async def _send(self, client: Client) -> None:
         """Send what waits, until something is to be repeated.
@@ -430,11 +542,11 @@ class ReconnectingClient(Resource):
     def _fail_all(self) -> None:
         self._rewind()
         for registration in self._waiting:
-            text = CLOSED_BY_CLIENT
+            ended = self._ended()
             registration.end(
-                errors.OutcomeUnknownError(f"outcome unknown: {text}")
+                errors.OutcomeUnknownError(f"outcome unknown: {ended}")
                 if registration.is_sent
-                else errors.ConnectionLostError(text)
+                else ended
             )
         self._waiting.clear()
         self._changed.set()

@@ -136,6 +136,12 @@ class Resumption:
         self.link = Link({}, {}, 0)
         self._sent: Mapping[int, EventId] = {}
 
+    def begin_at(self, ids: Iterable[EventId], histories: Mapping[int, str]) -> None:
+        """Begin behind these events, which are of these histories; before the first connection."""
+        first = self._done if self._cursor is None else self._begin
+        first.update({i.server: i for i in ids})
+        self._histories |= {i: name for i, name in histories.items() if i in first}
+
     @property
     def is_wanted(self) -> bool:
         """Whether there is a replay at all."""

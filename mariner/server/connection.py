@@ -144,11 +144,17 @@ class ClientConnection(Stream[Received], ClientWire[int], ReplayWire):
 
     @override
     def on_protocol_error(self, error: RemoteProtocolError) -> None:
-        is_init = self._session.rights is None and isinstance(error, ContractError)
-        if is_init and error.msg_type == "init_req":  # type: ignore[attr-defined]
-            self._session.decline(str(error))
-        else:
-            super().on_protocol_error(error)
+        if self._session.rights is None and self.close_reason is None:  # there is room to say why
+            if isinstance(error, ContractError) and error.msg_type == "init_req":
+                self._session.decline(str(error))
+                return
+            self.send_declined(cut(str(error)))
+        super().on_protocol_error(error)
+
+    @override
+    def on_late(self) -> None:
+        self.send_declined(f"no init_req within {net_limits.FIRST_MESSAGE_TIMEOUT_S:g} s")
+        super().on_late()
 
     @override
     def on_closing(self) -> None:
@@ -276,8 +282,10 @@ class ClientConnection(Stream[Received], ClientWire[int], ReplayWire):
         self.write(self._protocol.send(response))
 
     @override
-    def send_declined(self, reason: str) -> None:
-        self.write(framing.encode_frame(codec.encode(InitRes(False, error=reason))))
+    def send_declined(self, reason: str, *, may_pass: bool) -> None:
+        outcome = Outcome.UNAVAILABLE.value if may_pass else None
+        response = InitRes(False, error=reason, outcome=outcome)
+        self.write(framing.encode_frame(codec.encode(response)))
 
     @override
     def send_registered(self, batches: list[Batch]) -> None:

@@ -490,9 +490,12 @@ def _check_unused(*raws: msgspec.Raw | msgspec.UnsetType) -> None:
 
 
 def _init_res(res: wire.WireInitRes) -> wire.InitRes:
-    _check_unused(res.status, res.error, res.extensions, res.histories, res.cursor_resets)
+    _check_unused(
+        res.status, res.error, res.extensions, res.histories, res.cursor_resets, res.outcome
+    )
     if not res.success:
-        return wire.InitRes(False, error=_decode_str(_required(res.error)))
+        outcome = None if isinstance(res.outcome, msgspec.UnsetType) else _decode_str(res.outcome)
+        return wire.InitRes(False, error=_decode_str(_required(res.error)), outcome=outcome)
     status = _decode_status(_required(res.status))
     unset, extensions, histories = msgspec.UnsetType, res.extensions, res.histories
     resets = res.cursor_resets
@@ -515,7 +518,8 @@ def _wire_init_res(message: wire.InitRes) -> dict[str, Any]:
             "cursor_resets": message.cursor_resets,
         }
         return res | {key: i for key, i in more.items() if i}
-    return res | {"error": message.error or ""}
+    res["error"] = message.error or ""
+    return res if message.outcome is None else res | {"outcome": message.outcome}
 
 
 def _register_res(res: wire.WireRegisterRes) -> wire.RegisterRes:

@@ -220,6 +220,7 @@ class _Reader:
         del event
         yield
         yield from codec.check_payload_in_steps(decoded, index)
+        yield
         append(self.batch, [decoded])
 
 

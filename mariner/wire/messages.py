@@ -90,7 +90,8 @@ class InitRes(Tagged, frozen=True, tag="init_res"):
 
     ``extensions`` are what the server can do beyond 002, ``histories`` those of the servers whose
     events it has, if the client wants to know. ``cursor_resets``: how often the client's cursor was
-    reset: what was acknowledged before the last time counts no more.
+    reset: what was acknowledged before the last time counts no more. ``outcome``, of a failure:
+    :data:`UNAVAILABLE` if the client was declined for a reason that may pass.
     """
 
     success: bool
@@ -99,6 +100,7 @@ class InitRes(Tagged, frozen=True, tag="init_res"):
     extensions: tuple[str, ...] = ()
     histories: Histories = ()
     cursor_resets: int = 0
+    outcome: str | None = None
 
 
 class StatusMsg(Tagged, frozen=True, tag="status"):
@@ -264,7 +266,7 @@ EventIds: TypeAlias = Annotated[tuple[EventId, ...], msgspec.Meta(max_length=lim
 
 
 class WireInitRes(Tagged, frozen=True, tag="init_res"):
-    """``error`` has a defined type on failure, the others on success."""
+    """``error`` and ``outcome`` have a defined type on failure, the others on success."""
 
     success: bool
     status: Raw | UnsetType = UNSET
@@ -272,6 +274,7 @@ class WireInitRes(Tagged, frozen=True, tag="init_res"):
     extensions: Raw | UnsetType = UNSET
     histories: Raw | UnsetType = UNSET
     cursor_resets: Raw | UnsetType = UNSET
+    outcome: Raw | UnsetType = UNSET
 
 
 class WireRegisterRes(Tagged, frozen=True, tag="register_res"):

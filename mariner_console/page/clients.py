@@ -13,8 +13,8 @@ from nicegui import ui
 from typing_extensions import override
 
 from eventer_bridge.errors import ConfigurationError, ControlError, InvalidEventError
-from eventer_bridge.model import EventId, Timestamp
-from mariner.cli.values import format_event_id, parse_event_id
+from eventer_bridge.model import EventId, Timestamp, format_event_id
+from mariner.cli.values import parse_event_id
 from mariner.gateway.cursor_requests import CursorRequest, ParkedInfo
 from mariner.gateway.status import ClientStatus, ConnectionStatus, CursorStatus
 from mariner_console import limits, texts

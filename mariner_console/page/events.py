@@ -10,8 +10,8 @@ from typing_extensions import override
 
 from eventer_bridge import model, moments
 from eventer_bridge.errors import InvalidEventError
-from eventer_bridge.model import Event, RegisterEvent
-from mariner.cli.values import format_event_id, parse_event_type, plural
+from eventer_bridge.model import Event, RegisterEvent, format_event_id, parse_event_type
+from mariner.cli.values import plural
 from mariner.errors import MarinerError
 from mariner_console import limits, texts
 from mariner_console.page import parts

@@ -7,9 +7,8 @@ from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 from nicegui import ui
 
 from eventer_bridge.errors import ConfigurationError, ControlError, InvalidEventError
-from eventer_bridge.model import EventType
+from eventer_bridge.model import EventType, parse_event_type
 from eventer_bridge.subscription import Subscription
-from mariner.cli.values import parse_event_type
 from mariner.gateway.status import GatewayStatus
 from mariner_console import limits, texts
 from mariner_console.view import Scrape

@@ -1,12 +1,17 @@
 """`make demo`, in small."""
 
+import asyncio
 import os
+import re
 import socket
 import subprocess
 import sys
+from asyncio.subprocess import DEVNULL, PIPE
 from pathlib import Path
 
 import pytest
+
+from tests.support.inprocess import running_gateway
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -45,7 +50,7 @@ def test_demo(tmp_path: Path) -> None:
     ("program", "prefix", "suffix"),
     [
         ("machine", "machine: ", "; connecting again"),
-        ("counter", "counter: client is not connected: ", ""),
+        ("counter", "counter: client is not connected: ", r"; next try in \d\.\d s"),
     ],
 )
 def test_why_there_is_no_connection_is_told_once(program: str, prefix: str, suffix: str) -> None:
@@ -72,4 +77,19 @@ def test_why_there_is_no_connection_is_told_once(program: str, prefix: str, suff
             assert process.stderr is not None
             told = process.stderr.read()
     reason = "the server closed the connection, before it answered init_req; it may require TLS"
-    assert told == f"{prefix}127.0.0.1:{port}: {reason}{suffix}\n"
+    assert re.fullmatch(f"{prefix}127.0.0.1:{port}: {reason}{suffix}\n", told)
+
+
+async def test_a_wrong_token_ends_the_counter() -> None:
+    async with running_gateway() as running:
+        port = running.mariner.port
+        command = [sys.executable, "deploy/demo/counter.py", "--port", str(port), "--count", "4"]
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("MARINER_")}
+        process = await asyncio.create_subprocess_exec(
+            *command, stdout=DEVNULL, stderr=PIPE, cwd=ROOT, env=environment
+        )
+        async with asyncio.timeout(60):
+            _, told = await process.communicate()
+    assert process.returncode == 1
+    last = told.decode().splitlines()[-1]
+    assert last == f"counter: 127.0.0.1:{port}: invalid client name or token"

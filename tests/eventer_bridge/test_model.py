@@ -1,5 +1,8 @@
 """The event model: ranges, order, payloads."""
 
+import math
+from datetime import UTC, datetime, timedelta, timezone
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -12,13 +15,21 @@ from eventer_bridge.model import (
     BinaryPayload,
     Event,
     EventId,
+    EventType,
     JsonPayload,
     Payload,
     RegisterEvent,
     Timestamp,
     check_registrable,
+    format_event_type,
     natural_key,
+    parse_event_type,
 )
+
+
+class Reading(msgspec.Struct):
+    unit: str
+    value: float
 
 
 @pytest.mark.parametrize("s", [INT64_MIN, -1, 0, INT64_MAX])
@@ -64,6 +75,59 @@ def test_json_payloads_stay_as_they_are_written() -> None:
     assert payload.value() == {"a": [1000.0, "ž"], "b": 1.5}
     assert text in msgspec.json.encode(payload)
     assert JsonPayload.of([1, None]).value() == [1, None]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (math.nan, "payload: nan"),
+        (math.inf, "payload: inf"),
+        ({"a": [1, (0.5, -math.inf)], "b": None}, "payload['a'][1][1]: -inf"),
+        (Reading("°C", math.nan), "payload['value']: nan"),
+        ({1: {math.nan}}, "payload[1][0]: nan"),
+    ],
+)
+def test_numbers_that_json_does_not_have(value: object, text: str) -> None:
+    with pytest.raises(InvalidEventError) as e:
+        JsonPayload.of(value)
+    assert str(e.value) == f"{text} has no JSON form, expected a finite number"
+
+
+def test_values_with_null() -> None:
+    of_json = {"a": msgspec.Raw(b"[null]"), "b": None, "c": "null", "d": 1e308}
+    assert JsonPayload.of(of_json).value() == {"a": [None], "b": None, "c": "null", "d": 1e308}
+    deep: object = None
+    for _ in range(500):
+        deep = [deep]
+    assert JsonPayload.of(deep).value() == deep
+
+
+def test_events_are_shown_readably() -> None:
+    moment = Timestamp(1_800_000_000, 5)
+    event = Event(EventId(1, 42, 3), ("lamp", "1"), moment, None, JsonPayload.of({"on": True}))
+    head = "2027-01-15T08:00:00.000005Z 1/42/3"
+    assert f"{event}" == f'lamp/1 {head} {{"on":true}}'
+    replace = msgspec.structs.replace
+    assert str(replace(event, payload=None)) == f"lamp/1 {head}"
+    binary = BinaryPayload("t", b"\x00\x01")
+    assert str(replace(event, payload=binary)) == f"lamp/1 {head} 2 bytes of 't'"
+    hostile = replace(event, type=("a/b", "\x1b[2J"), payload=None)
+    assert str(hostile) == f'["a/b","\\u001b[2J"] {head}'
+    assert str(replace(hostile, type=("\x1b[2J",))) == f"\\x1b[2J {head}"
+    assert "JsonPayload(b'{\"on\":true}')" in repr(event)
+
+
+def test_timestamps_and_datetimes() -> None:
+    for zone in (UTC, timezone(timedelta(hours=2))):
+        moment = datetime(2027, 1, 15, 9, 0, 0, 5, tzinfo=zone)
+        assert Timestamp.of(moment).to_datetime() == moment
+    assert Timestamp.of(datetime(1969, 12, 31, 23, 59, 59, 1, tzinfo=UTC)) == Timestamp(-1, 1)
+    with pytest.raises(InvalidEventError) as e:
+        Timestamp.of(datetime(2027, 1, 15))  # that is the point
+    assert str(e.value) == (
+        "2027-01-15T00:00:00 has no time zone: expected a datetime with one, such as"
+        " datetime.now(UTC) or moment.astimezone()"
+    )
 
 
 def test_payloads_are_told_apart_by_their_tag() -> None:
@@ -112,3 +176,35 @@ def test_the_natural_order_is_that_of_its_key(steps: list[tuple[int, int]]) -> N
             same_moment = first.timestamp == second.timestamp
             different_servers = first.id.server != second.id.server
             assert precedes(first, second) or (same_moment and different_servers)
+
+
+@pytest.mark.parametrize(
+    ("text", "event_type"),
+    [
+        ("a", ("a",)),
+        ("a/b/*", ("a", "b", "*")),
+        ("/a//", ("", "a", "", "")),
+        ('["a/b"]', ("a/b",)),
+        ('["["]', ("[",)),
+        ("[]", ()),
+        ('[""]', ("",)),
+        ("ä b", ("ä b",)),
+    ],
+)
+def test_event_type_and_back(text: str, event_type: EventType) -> None:
+    assert parse_event_type(text) == event_type
+    assert format_event_type(event_type) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "an empty event type is written as []"),
+        ("[1]", "expected a JSON array of strings: Expected `str`, got `int`"),
+        ("[", "expected a JSON array of strings: Input data was truncated"),
+    ],
+)
+def test_wrong_event_type(text: str, reason: str) -> None:
+    with pytest.raises(InvalidEventError) as e:
+        parse_event_type(text)
+    assert str(e.value).startswith(reason)

@@ -89,7 +89,7 @@ class Client(Stream[str]):
     def send_accepted(self, status: Status, *_: object) -> None:
         self.send("welcome", status.name)
 
-    def send_declined(self, reason: str) -> None:
+    def send_declined(self, reason: str, *, may_pass: bool) -> None:
         self.send("declined", reason)
 
     def send_registered(self, batches: Sequence[Batch]) -> None:

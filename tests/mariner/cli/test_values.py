@@ -11,7 +11,6 @@ from eventer_bridge.model import (
     INT64_MIN,
     BinaryPayload,
     EventId,
-    EventType,
     JsonPayload,
     Payload,
     RegisterEvent,
@@ -19,45 +18,11 @@ from eventer_bridge.model import (
 )
 from mariner.cli.values import (
     counted,
-    format_event_type,
     parse_event_id,
-    parse_event_type,
     parse_payload,
     parse_register_event,
     parse_timestamp,
 )
-
-
-@pytest.mark.parametrize(
-    ("text", "event_type"),
-    [
-        ("a", ("a",)),
-        ("a/b/*", ("a", "b", "*")),
-        ("/a//", ("", "a", "", "")),
-        ('["a/b"]', ("a/b",)),
-        ('["["]', ("[",)),
-        ("[]", ()),
-        ('[""]', ("",)),
-        ("ä b", ("ä b",)),
-    ],
-)
-def test_event_type_and_back(text: str, event_type: EventType) -> None:
-    assert parse_event_type(text) == event_type
-    assert format_event_type(event_type) == text
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("", "an empty event type is written as []"),
-        ("[1]", "expected a JSON array of strings: Expected `str`, got `int`"),
-        ("[", "expected a JSON array of strings: Input data was truncated"),
-    ],
-)
-def test_wrong_event_type(text: str, reason: str) -> None:
-    with pytest.raises(InvalidEventError) as e:
-        parse_event_type(text)
-    assert str(e.value).startswith(reason)
 
 
 @pytest.mark.parametrize(

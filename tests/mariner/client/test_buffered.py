@@ -153,7 +153,8 @@ async def test_what_is_refused_for_good_is_put_aside(
         assert (status.refused, status.forwarded) == (33, 67)
         assert status.last_reason == "register_events[0]: no right to register 'b'"
         assert status.bytes > 33 * client_limits.BUFFER_ROW_BYTES
-    told = [i for i in caplog.records if i.message == "registration refused and put aside"]
+    text = f"registration refused and put aside: {status.last_reason}"
+    told = [i for i in caplog.records if i.message == text]
     assert [i.levelno for i in told if i.levelno > logging.DEBUG] == [logging.WARNING]
 
 

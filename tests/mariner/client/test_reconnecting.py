@@ -7,6 +7,7 @@ import itertools
 import logging
 import os
 import random
+import re
 import signal
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -260,18 +261,33 @@ async def gateway_port() -> AsyncIterator[int]:
 
 async def test_why_there_is_no_connection_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "mariner.client.reconnecting")
-    async with (
-        running_gateway() as running,
-        reconnecting(running.mariner.port, client_token="wrong"),
-    ):
-        await until(lambda: len(of(caplog, "client is not connected")) >= 3)
-    found = of(caplog, "client is not connected")
+    async with gateway_port() as port:
+        pass
+    async with reconnecting(port):
+        await until(lambda: len(told(caplog)) >= 3)
+    found = told(caplog)
     assert [i.levelno for i in found[:3]] == [logging.WARNING, logging.DEBUG, logging.DEBUG]
-    assert found[0].reason == "invalid client name or token"  # type: ignore[attr-defined]
+    reason = f"127.0.0.1:{port}: connection refused"
+    assert found[0].reason == reason  # type: ignore[attr-defined]
+    expected = rf"client is not connected: {reason}; next try in 0\.\d s"
+    assert all(re.fullmatch(expected, i.message) for i in found)
 
 
-def of(caplog: pytest.LogCaptureFixture, message: str) -> list[logging.LogRecord]:
-    return [i for i in caplog.records if i.message == message]
+async def test_why_a_connection_was_lost_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async with running_gateway() as running, reconnecting(running.mariner.port) as connection:
+        await connection.register("a")
+        address = connection.address
+        await running.async_close()
+        await until(lambda: told(caplog, "connection lost"))
+        expected = f"connection lost: {address}: the server closed the connection; connecting again"
+        assert told(caplog, "connection lost")[0].message == expected
+
+
+def told(
+    caplog: pytest.LogCaptureFixture, beginning: str = "client is not connected"
+) -> list[logging.LogRecord]:
+    of_client = (i for i in caplog.records if i.name == "mariner.client.reconnecting")
+    return [i for i in of_client if i.message.startswith(beginning)]
 
 
 async def test_closed(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ async def test_connections_are_events() -> None:
             assert (await other.request(register_req(1, event("a"))))["success"]
         await check_announcement(watcher, DISCONNECTED, "DISCONNECTED")
         async with await RawPeer.connect(running.mariner.port) as stranger:
-            stranger.send({"msg_type": "ping_req", "ping_id": 1})
+            assert not (await stranger.request({"msg_type": "ping_req", "ping_id": 1}))["success"]
             assert await stranger.is_closed_by_server()
         # who was not let in did not connect
         assert states(await stored(watcher, APP)) == ["CONNECTED", "CONNECTED", "DISCONNECTED"]

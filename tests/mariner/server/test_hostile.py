@@ -188,12 +188,33 @@ async def test_a_wrong_init_is_declined(message: Any, error: str) -> None:
         await assert_alive(gateway)
 
 
-async def test_nothing_comes_before_init() -> None:
+@pytest.mark.parametrize(
+    ("sent", "error"),
+    [
+        (PING, "ping_req from the client is not allowed before init_req"),
+        (register_req(1), "register_req from the client is not allowed before init_req"),
+        (QUERY, "query_req from the client is not allowed before init_req"),
+        ({"msg_type": "hello"}, "hello: /msg_type: is string 'hello', expected one of init_req"),
+        (b"garbage", "message: (root): not JSON: "),
+        ("\x00", "frame header: first byte is 0, expected 1 to 255"),
+        ("\x01\x00", "empty frame, expected a JSON message"),
+        ("GET / HTTP/1.1\r\n\r\n", "frame of 2**64 or more bytes announced, at most 65536 are"),
+    ],
+)
+async def test_what_comes_before_init_is_told_why_it_is_closed(
+    sent: Any, error: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "mariner")
     async with running_gateway() as gateway:
-        for message in (PING, register_req(1, event("a")), QUERY):
-            async with await RawPeer.connect(gateway.mariner.port) as peer:
-                peer.send(message)
-                assert await peer.is_closed_by_server()
+        async with await RawPeer.connect(gateway.mariner.port) as peer:
+            peer.send_raw(sent.encode()) if isinstance(sent, str) else peer.send(sent)
+            answer = await peer.receive()
+            assert answer == {"msg_type": "init_res", "success": False, "error": answer["error"]}
+            assert answer["error"].startswith(error)
+            assert await peer.is_closed_by_server()
+        assert gateway.mariner.stats.closed == {"protocol error": 1}
+        [record] = [r for r in caplog.records if r.message == "closing connection"]
+        assert record.__dict__["detail"] == answer["error"]
 
 
 async def test_the_token_is_never_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -214,6 +235,8 @@ async def test_a_gigabyte_announced_is_refused_before_it_is_kept(initialised: bo
         before = psutil.Process().memory_info().rss
         async with await connect(gateway.mariner.port) as peer:
             peer.send_raw(b"\x04" + (1 << 30).to_bytes(4, "big") + b"x" * 1_000_000)
+            if not initialised:
+                assert "1073741824 bytes announced" in (await peer.receive())["error"]
             assert await peer.is_closed_by_server()
         assert psutil.Process().memory_info().rss - before < 16 << 20
         await assert_alive(gateway)
@@ -224,6 +247,8 @@ async def test_before_init_a_client_has_few_bytes() -> None:
         async with await RawPeer.connect(gateway.mariner.port) as peer:
             size = net_limits.MAX_FIRST_FRAME_BYTES + 1
             peer.send_raw(b"\x04" + size.to_bytes(4, "big"))
+            expected = "frame of 65537 bytes announced, at most 65536 are allowed"
+            assert (await peer.receive())["error"] == expected
             assert await peer.is_closed_by_server()
         assert gateway.mariner.stats.closed["protocol error"] == 1
 
@@ -233,6 +258,7 @@ async def test_before_init_a_client_has_few_seconds(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(core_limits, "SWEEP_PERIOD_S", 0.02)
     async with running_gateway() as gateway:
         async with await RawPeer.connect(gateway.mariner.port) as peer:
+            assert (await peer.receive())["error"] == "no init_req within 0.05 s"
             assert await peer.is_closed_by_server()
         assert gateway.mariner.stats.closed["no first message"] == 1
 

@@ -113,6 +113,7 @@ EXTENDED_QUERIES: Final = (
 
 EXTENDED_MESSAGES: Final = (
     InitRes(True, status=Status.STANDBY, extensions=("replay", "é")),
+    InitRes(False, error="too many connections", outcome="unavailable"),
     RegisterReq(1, _REGISTER_EVENTS, "k" * 64),
     RegisterReq(1, _REGISTER_EVENTS, "key", "the one before"),
     RegisterRes(1, True, events=_EVENTS, repeated=True),

@@ -312,7 +312,7 @@ def test_last_value_counts_in_payloads_too() -> None:
     ("message", "expected"),
     [
         (
-            '{"msg_type":"init_res","success":true,"status":"STANDBY","error":{}}',
+            '{"msg_type":"init_res","success":true,"status":"STANDBY","error":{},"outcome":0}',
             InitRes(True, status=Status.STANDBY),
         ),
         (

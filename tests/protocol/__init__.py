@@ -1,0 +1,1 @@
+"""``docs/protocol.md`` and ``tests/vectors``: what they say is what a gateway does."""
