@@ -148,12 +148,13 @@ class ClientConnection(Stream[Received], ClientWire[int], ReplayWire):
             if isinstance(error, ContractError) and error.msg_type == "init_req":
                 self._session.decline(str(error))
                 return
-            self.send_declined(cut(str(error)))
+            self.send_declined(cut(str(error)), may_pass=False)
         super().on_protocol_error(error)
 
     @override
     def on_late(self) -> None:
-        self.send_declined(f"no init_req within {net_limits.FIRST_MESSAGE_TIMEOUT_S:g} s")
+        reason = f"no init_req within {net_limits.FIRST_MESSAGE_TIMEOUT_S:g} s"
+        self.send_declined(reason, may_pass=True)
         super().on_late()
 
     @override
