@@ -59,7 +59,7 @@ async def test_a_configuration_that_is_refused(tmp_path: Path) -> None:
         assert (code, stdout) == (2, "")
         assert stderr.splitlines() == [
             f"mariner: error: {path}: clients[0].token: ***: expected string or null or object"
-            " or array",
+            " or array: put it in quotes, without them it is a number",
             f"mariner: error: {path}: clients[1].subscriptions: 5: expected an array",
         ]
         path.write_text("{")
