@@ -168,11 +168,11 @@ async def test_full_and_refused(tmp_path: Path) -> None:
         assert (await buffer.status()).waiting == n_queued
         with pytest.raises(BufferFullError) as caught:
             await buffer.register(of(0))
-        used, needed = (await buffer.status()).bytes, (await buffer.status()).bytes // n_queued
-        assert str(caught.value) == (
-            f"{tmp_path}/buffer: the buffer is full: {used} of 1000 bytes are used, {needed} are"
-            " needed"
-        )
+        used = (await buffer.status()).bytes
+        text = f"{tmp_path}/buffer: the buffer is full: {used} of 1000 bytes are used, "
+        # sizes differ by a byte, as times do in length
+        needed = used // n_queued
+        assert str(caught.value) in {f"{text}{needed + i} are needed" for i in (-1, 0, 1)}
     async with running_gateway() as gateway, await opened(tmp_path, gateway.mariner.port) as buffer:
         await buffer.drain()
         assert values(await stored(gateway.mariner.port)) == [*range(n_queued)]
