@@ -15,6 +15,8 @@ _LOCK: Final = re.compile(
 )
 """A lock that is held, not waited for: process, device (major, minor) and inode."""
 
+_TOKEN: Final = re.compile(r"(--(?:client-)?token[= ])\S+")
+
 _MAX_COMMAND_CHARACTERS: Final = 200
 """Of a command line: interpreter, command and configuration file."""
 
@@ -51,10 +53,11 @@ def _identity(file: Path) -> tuple[int, int, int]:
 
 
 def _command(pid: int) -> str:
-    """The command line of a process, on one line and without what cannot be printed."""
+    """The command line of a process, on one line, without tokens and what cannot be printed."""
     try:
         data = Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return ""
     text = " ".join(data.decode(errors="replace").replace("\0", " ").split())
+    text = _TOKEN.sub(r"\1***", text)
     return cut("".join(i if i.isprintable() else "?" for i in text), _MAX_COMMAND_CHARACTERS)

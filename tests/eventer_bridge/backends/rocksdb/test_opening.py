@@ -385,3 +385,13 @@ async def test_a_fifo_in_a_store_blocks_nobody(tmp_path: Path, name: str) -> Non
         pass
     if name == "CURRENT":
         directories.refuse_within_store(store / "target")  # it is none
+
+
+def test_the_command_of_a_process_is_shown_without_its_token() -> None:
+    options = ["--token", "secret", "--token=secret", "--token-file", "file"]
+    process = subprocess.Popen([sys.executable, "-c", "input()", *options], stdin=subprocess.PIPE)
+    try:
+        text = holder._command(process.pid)
+    finally:
+        process.communicate(b"\n", timeout=60)
+    assert text.endswith("--token *** --token=*** --token-file file")
