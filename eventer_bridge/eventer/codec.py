@@ -42,6 +42,7 @@ from eventer_bridge.eventer.events import (
     read_register_events,
     read_timestamp,
     read_type,
+    read_unknown_type,
 )
 from eventer_bridge.eventer.messages import (
     Message,
@@ -281,18 +282,24 @@ def _decode_whole(
     return found
 
 
-def read_register_req(data: bytes, types: TypeTable) -> Batch | None:
-    """A batch from a ``MsgRegisterReq``; None: it is unusual, and to be decoded."""
-    return read_sbs(data, types) if IS_COMPILED else None
+def read_register_req(
+    data: bytes, types: TypeTable, max_new: int = limits.MAX_SESSION_EVENTS
+) -> Batch | None:
+    """A batch from a ``MsgRegisterReq``; None: it is unusual, and to be decoded.
+
+    So is one that brings more types than ``max_new`` that are not in the table.
+    """
+    return read_sbs(data, types, max_new) if IS_COMPILED else None
 
 
 def read_whole_type(text: bytes) -> EventType | None:
     """An event type that is a whole text; None: it is none, or longer than it need be."""
     try:
-        event_type, _ = read_type(text, 0)
+        event_type, _ = read_unknown_type(text, 0)
     except (InvalidEventError, InvalidMessageError, IndexError):
         return None
-    return event_type if encode_type(event_type) == text else None
+    n_bytes = 1 + len(event_type) + len("".join(event_type).encode())  # with lengths of one byte
+    return event_type if n_bytes == len(text) or encode_type(event_type) == text else None
 
 
 def read_register_reqs(messages: Sequence[bytes], room: int, types: TypeTable) -> list[Batch]:

@@ -278,8 +278,16 @@ def read_type(data: bytes, pos: int) -> tuple[EventType, int]:
     known = _types.get(encoded)
     if known is not None:
         return known, pos + len(encoded)
+    event_type, end = read_unknown_type(data, pos)
+    if end - pos <= limits.MAX_CACHED_TYPE_BYTES:
+        encoded = data[pos:end]
+        n_bytes = sys.getsizeof(encoded) + type_bytes(event_type)
+        _type_cache.put(encoded, event_type, n_bytes)
+    return event_type, end
 
-    begin = pos
+
+def read_unknown_type(data: bytes, pos: int) -> tuple[EventType, int]:
+    """As :func:`read_type`, of one that is not in the cache and does not come there."""
     count, pos = sbs.read_count(data, pos, _MIN_STRING_BYTES)
     if count > limits.MAX_TYPE_SEGMENTS + 1:
         raise InvalidEventError(
@@ -289,12 +297,7 @@ def read_type(data: bytes, pos: int) -> tuple[EventType, int]:
     for _ in range(count):
         segment, pos = sbs.read_string(data, pos)
         segments.append(segment)
-    event_type = tuple(segments)
-    if pos - begin <= limits.MAX_CACHED_TYPE_BYTES:
-        encoded = data[begin:pos]
-        n_bytes = sys.getsizeof(encoded) + type_bytes(event_type)
-        _type_cache.put(encoded, event_type, n_bytes)
-    return event_type, pos
+    return tuple(segments), pos
 
 
 def read_timestamp(data: bytes, pos: int) -> tuple[Timestamp, int]:

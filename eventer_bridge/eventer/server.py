@@ -167,7 +167,8 @@ class _Client(chatter.Handler, ClientWire[chatter.Conversation | None]):
         """Register a message, unless it is small, and unusual or wrong."""
         registrations, is_large = self._session.registrations, len(message.data) > self._large_bytes
         if not is_large or len(message.data) <= self._read_bytes:
-            batch = codec.read_register_req(message.data, self._service.types)
+            max_new = limits.MANY_NEW_TYPES if is_large else limits.MAX_SESSION_EVENTS
+            batch = codec.read_register_req(message.data, self._service.types, max_new)
             if batch is not None and len(batch) <= limits.LARGE_SESSION_EVENTS:
                 batch.request = _request(message)
                 registrations.register(batch)

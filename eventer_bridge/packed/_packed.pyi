@@ -273,18 +273,19 @@ class BatchRows:
             RuntimeError: ``put`` stages or puts these rows; they stay, as whenever it raises.
         """
 
-def read_json(message: bytes, types: TypeTable) -> Batch | None:
+def read_json(message: bytes, types: TypeTable, max_new: int = ...) -> Batch | None:
     """Read a ``register_req``.
 
     Args:
         message: without framing.
         types: of this wire.
+        max_new: types that it may bring that are not in the table, each of which takes 10 us.
 
     Returns:
         None: it is another message, or a wrong or unusual one.
     """
 
-def read_sbs(message: bytes, types: TypeTable) -> Batch | None:
+def read_sbs(message: bytes, types: TypeTable, max_new: int = ...) -> Batch | None:
     """Read a ``MsgRegisterReq``; as :func:`read_json`, but the text of each type is as encoded."""
 
 def content(batch: Batch) -> bytes:

@@ -129,6 +129,7 @@ cdef class TypeTable:
     cdef list _entries, _forgotten
     cdef Py_ssize_t _max_bytes, _n_bytes
     cdef Py_ssize_t _before, _expected  # number of the type that came last; of the one expected next
+    cdef int64_t _left  # types that the message being read may still bring
 
     def __init__(self, find, Py_ssize_t max_bytes, ids not None, checked not None):
         self._find, self._ids, self._checked = find, ids, checked
@@ -153,12 +154,16 @@ cdef class TypeTable:
     cdef KnownType look_up(self, object key, bytes text):
         """The entry of a type, as it came, or of a type itself, whose text is empty.
 
-        None: it is no type, or its text is too large for the table. A type itself that is too large
-        is not kept.
+        None: it is no type, its text is too large for the table, or the message brings too many. A
+        type itself that is too large is not kept.
         """
         cdef KnownType entry = <KnownType>self._by_key.get(key)
         if entry is not None:
             return entry
+        if text:
+            self._left -= 1
+            if self._left < 0:
+                return None
         found = self._find(key)
         if found is None:
             return None

@@ -546,8 +546,11 @@ cdef bint _read_json(Batch batch) except -1:
     return not seen & 0x80 or _is_utf8(message, size)
 
 
-def read_json(bytes message not None, TypeTable types not None):
+def read_json(
+    bytes message not None, TypeTable types not None, int64_t max_new=INT64_MAX
+):
     """See the stub."""
+    types._left = max_new
     cdef Batch batch = _new(message, types, False)
     is_packed = PyBytes_GET_SIZE(message) <= MAX_MESSAGE_BYTES and _read_json(batch)
     batch.requested = batch._size

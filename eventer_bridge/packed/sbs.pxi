@@ -146,8 +146,11 @@ cdef bint _read_sbs(Batch batch) except -1:
     return p == end and _is_compact(batch)
 
 
-def read_sbs(bytes message not None, TypeTable types not None):
+def read_sbs(
+    bytes message not None, TypeTable types not None, int64_t max_new=INT64_MAX
+):
     """See the stub."""
+    types._left = max_new
     cdef Batch batch = _new(message, types, True)
     is_packed = PyBytes_GET_SIZE(message) <= MAX_MESSAGE_BYTES and _read_sbs(batch)
     batch.requested = batch._size

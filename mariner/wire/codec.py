@@ -108,9 +108,14 @@ def read(message: bytes, types: TypeTable | None) -> Message | Batch:
     return _with_batch(decode(message), types) if batch is None else batch
 
 
-def read_batch(message: bytes, types: TypeTable) -> Batch | None:
-    """A batch from a ``register_req``; None: it is another message, or is to be decoded."""
-    return read_json(message, types) if IS_COMPILED else None
+def read_batch(
+    message: bytes, types: TypeTable, max_new: int = core_limits.MAX_SESSION_EVENTS
+) -> Batch | None:
+    """A batch from a ``register_req``; None: it is another message, or is to be decoded.
+
+    So is one that brings more types than ``max_new`` that are not in the table.
+    """
+    return read_json(message, types, max_new) if IS_COMPILED else None
 
 
 def _with_batch(message: Message, types: TypeTable) -> Message | Batch:

@@ -228,7 +228,7 @@ class MarinerProtocol:
 
     def _read_large(self, frame: bytes) -> Batch | LargeMessage:
         if self.types is not None and len(frame) <= self.read_bytes:
-            batch = codec.read_batch(frame, self.types)
+            batch = codec.read_batch(frame, self.types, core_limits.MANY_NEW_TYPES)
             if batch is not None and len(batch) <= core_limits.LARGE_SESSION_EVENTS:
                 return batch
         return LargeMessage(frame)

@@ -13,8 +13,10 @@ from eventer_bridge import packed
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.errors import InvalidEventError
 from eventer_bridge.eventer import codec
+from eventer_bridge.eventer.messages import MsgRegisterReq
 from eventer_bridge.model import EventType, RegisterEvent
 from eventer_bridge.packed import TypeTable
+from mariner.wire.codec import read_type
 from tests.eventer_bridge.packed.support import (
     MAX_BYTES,
     Types,
@@ -49,6 +51,23 @@ def test_each_type_is_asked_for_once() -> None:
         check(types, "c", "b")
     assert types.asked == [b'["a"]', b'["b"]', b'["c"]']
     assert len(types.table) == 3
+
+
+@pytest.mark.parametrize("is_sbs", [False, True])
+def test_a_message_that_brings_too_many_is_left_to_others(is_sbs: bool) -> None:
+    """One at a time takes 10 us: a large message of them is decoded in slices instead."""
+    types = Types(read=codec.read_whole_type if is_sbs else read_type)
+    read = packed.read_sbs if is_sbs else packed.read_json
+    names = [str(i) for i in range(10)]
+    events = [RegisterEvent((name,), None, None) for name in names]
+    message = codec.encode(MsgRegisterReq(events))[1] if is_sbs else of(*names)
+    for n_known in (3, 6, 9):
+        assert read(message, types.table, 3) is None
+        assert len(types.asked) == len(types.table) == n_known
+    found = read(message, types.table, 3)
+    assert found is not None
+    assert [*found] == events
+    assert read(message, types.table, 0) is not None
 
 
 NAMES: Final[Sequence[str | bytes]] = (
