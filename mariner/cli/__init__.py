@@ -105,6 +105,7 @@ main = click.version_option(__version__, prog_name="mariner")(
             **{i: f"mariner.cli.serve:{i}" for i in ("serve", "check")},
             **{i: f"mariner.cli.backup:{i}" for i in ("backup", "restore")},
             **{i: f"mariner.cli.running:{i}" for i in ("cursors", "reload")},
+            "disconnect": "mariner.cli.connections:disconnect",
             **{i: f"mariner.cli.local:{i}" for i in ("completion", "token")},
             **{i: f"mariner.cli.{i}:{i}" for i in ("rsb", "status", "store")},
             "eventer": "mariner.cli:eventer",

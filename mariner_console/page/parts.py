@@ -20,7 +20,9 @@ COLORS: Final = (
 )
 """Of series; told apart on light and on dark."""
 
-_LONG: Final = frozenset(("Client", "Cursor", "Last payload", "Payload", "Quota", "Reason", "Type"))
+_LONG: Final = frozenset(
+    ("Client", "Cursor", "Last payload", "Payload", "Quota", "Reason", "Subscription", "Type")
+)
 """Columns of long texts, which are wrapped anywhere."""
 
 _GREY: Final = "#8a949e"
