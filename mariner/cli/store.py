@@ -30,7 +30,7 @@ def store() -> None:
 @store.command()
 @store_option(*_STORE)
 @JSON_OPTION
-def info(conf: Path | None, paths: tuple[Path, ...], is_json: bool) -> None:
+def info(conf: Path, paths: tuple[Path, ...], is_json: bool) -> None:
     """Show what is in a store: events, types, servers, times and sizes.
 
     The number of events is an estimate: `verify` counts them. If a gateway has the store open,
@@ -47,7 +47,7 @@ def info(conf: Path | None, paths: tuple[Path, ...], is_json: bool) -> None:
 
 @store.command()
 @store_option(*_STORE)
-def verify(conf: Path | None, paths: tuple[Path, ...]) -> None:
+def verify(conf: Path, paths: tuple[Path, ...]) -> None:
     """Check a store: every row of every index, and the indexes against each other.
 
     Request keys, cursors and parked events are checked too.
@@ -78,7 +78,7 @@ def verify(conf: Path | None, paths: tuple[Path, ...]) -> None:
 
 @store.command()
 @store_option(*_STORE)
-def compact(conf: Path | None, paths: tuple[Path, ...]) -> None:
+def compact(conf: Path, paths: tuple[Path, ...]) -> None:
     """Rewrite a store's files without what is no longer needed.
 
     Nothing else may have it open: stop the gateway first. Compacting needs as much space
