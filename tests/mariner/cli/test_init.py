@@ -1,16 +1,18 @@
 """``mariner init``: what it writes is private, checks, starts and speaks TLS."""
 
-import asyncio
+import re
+import shlex
 import shutil
 import stat
 import subprocess
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 import yaml
 from click.testing import CliRunner, Result
-from msgspec.structs import replace
 
 from eventer_bridge import tls
 from mariner.cli import init as module
@@ -19,8 +21,10 @@ from mariner.gateway import config_file
 from mariner.gateway.counts import StatusReport
 from mariner.gateway.gateway import create
 from mariner_console import config as console_config
-from mariner_console.watcher import Watcher
+from tests.console.support import log_in
+from tests.support import process as processes
 from tests.support.peer import RawPeer, event, register_req
+from tests.support.waiting import until
 
 FILES = [
     "certs/ca.key",
@@ -117,12 +121,15 @@ def test_the_units_are_for_this_directory_and_user(made: Path, tmp_path: Path) -
 
 
 async def test_the_gateway_speaks_tls_and_the_console_sees_it(made: Path) -> None:
-    path = made / "gateway.yaml"
+    """The console is started as its unit says, but for ports."""
+    path, page = made / "gateway.yaml", made / "console.yaml"
     conf: dict[str, Any] = yaml.safe_load(path.read_text())
     assert (conf["mariner"]["host"], conf["mariner"]["port"]) == ("0.0.0.0", 23014)  # noqa: S104
     conf["mariner"]["port"] = conf["http"]["port"] = 0
     path.write_text(yaml.safe_dump(conf))
-    token = (made / "secrets" / "operator.token").read_text().strip()
+    token, password = (
+        (made / "secrets" / f"operator.{i}").read_text().strip() for i in ("token", "password")
+    )
     gateway = await create(config_file.load(path))
     try:
         StatusReport(gateway)
@@ -131,12 +138,23 @@ async def test_the_gateway_speaks_tls_and_the_console_sees_it(made: Path) -> Non
             gateway.mariner.port, context, client_name="operator", client_token=token
         ) as peer:
             assert (await peer.request(register_req(1, event("x"))))["success"]
-            [watched] = console_config.load(made / "console.yaml").gateways
-            watched = replace(watched, port=gateway.mariner.port)
-            async with Watcher(watched) as watcher:
-                while watcher.view.status is None:
-                    await asyncio.sleep(0.01)
-                found = (await watcher.connections()).connections
-        assert {(i.client, i.tls) for i in found} == {("operator", "TLSv1.3")}
+        conf = yaml.safe_load(page.read_text())
+        conf["gateways"][0]["port"], conf["listen"]["port"] = gateway.mariner.port, 0
+        page.write_text(yaml.safe_dump(conf))
+        unit = (made / "mariner-console.service").read_text()
+        [command] = re.findall("^ExecStart=(.*)$", unit, re.MULTILINE)
+        _, *arguments = shlex.split(command)
+        output = made.parent / "console.log"
+        async with processes.child("mariner", *arguments, output=output) as process:
+            url = await processes.wait_ready(process, output, partial(listening, output))
+            async with aiohttp.ClientSession() as session:
+                assert (await log_in(session, url, password="wrong"))[0] == 403
+                assert (await log_in(session, url, password=password))[0] == 303
+            await until(lambda: gateway.mariner.stats.clients == 1)  # the console
     finally:
         await gateway.async_close()
+
+
+async def listening(output: Path) -> str | None:
+    found = re.search(r"console: listening: (\S+)", processes.tail(output))
+    return found and found[1]
