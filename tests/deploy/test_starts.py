@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import aiohttp
 import pytest
 import yaml
 
@@ -193,10 +194,18 @@ async def test_the_pair(
             assert (await peer.request(register_req(1, event("x"))))["success"]
         while ("x",) not in {i.type for i in await events_of(second, 1)}:
             await asyncio.sleep(0.02)
+        assert [await readyz(i) for i in gateways] == [200, 503]  # as a load balancer asks
     warnings = [vars(i) for i in caplog.records if i.levelno >= logging.WARNING]
     assert {i["levelname"] for i in warnings} == {"WARNING"}
     reasons = {str(i.get("reason")) for i in warnings}
     assert not [i for i in reasons if "history" in i], reasons
+
+
+async def readyz(gateway: Gateway) -> int:
+    assert gateway.http is not None
+    url = f"http://{HOST}:{gateway.http.port}/readyz"
+    async with aiohttp.ClientSession() as session, session.get(url) as response:
+        return response.status
 
 
 async def test_the_unit_that_forwards(tmp_path: Path, here: Callable[[str], str]) -> None:
