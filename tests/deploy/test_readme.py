@@ -1,28 +1,19 @@
-"""The client of README.md runs, beside what `make run` runs."""
+"""Figures of documents are those of the code; tests/test_client_wheel.py runs their programs."""
 
-import os
-import re
-import textwrap
 from pathlib import Path
-from typing import Any
 
-import pytest
 import yaml
 
-import mariner
 from eventer_bridge import limits
-from eventer_bridge.model import JsonPayload
 from eventer_bridge.resources import read_schema
 from mariner import limits as mariner_limits
-from tests.support.certificates import make_certificates
-from tests.support.gateway import gateway
 
-README = (Path(__file__).parents[2] / "README.md").read_text()
+CLIENT = (Path(__file__).parents[2] / "mariner/client/README.md").read_text()
 
 
 def test_bounds_are_those_of_the_code() -> None:
     promise = f"cannot be resolved for {mariner_limits.UNKNOWN_HOST_S:.0f} s"
-    assert promise in " ".join(README.split())
+    assert promise in " ".join(CLIENT.split())
 
 
 def test_defaults_of_the_schema_are_those_of_the_code() -> None:
@@ -41,61 +32,3 @@ def test_defaults_of_the_schema_are_those_of_the_code() -> None:
     }
     for default, described in defaults.items():
         assert [i["default"] for i in described] == [default] * len(described)
-
-
-async def test_client_of_the_readme(tmp_path: Path) -> None:
-    certificates = make_certificates(tmp_path)
-    tls = {"cert": str(certificates.server_cert), "key": str(certificates.server_key)}
-    development = {
-        "name": "development",
-        "token": "development",
-        "subscriptions": [["*"]],
-        "register_events": [{"subscriptions": [["*"]]}],
-    }
-    code, *_ = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
-    async with gateway(tmp_path, tls=tls, clients=[development]) as running:
-        for old, new in {
-            "23014": str(running.port),
-            "var/certs/ca.pem": os.fspath(certificates.ca),
-            "...": "return event, result, events",
-        }.items():
-            assert old in code
-            code = code.replace(old, new)
-        names: dict[str, Any] = {}
-        exec(f"async def example():\n{textwrap.indent(code, '    ')}", names)  # noqa: S102  # ours
-        event, result, events = await names["example"]()
-    assert event.payload == JsonPayload.of({"on": True})
-    assert result.events == [event]
-    assert list(events) == [event]
-
-
-async def test_clients_of_the_readme_that_outlive_their_connections(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    codes = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
-    code = "\n".join(i for i in codes if "ReconnectingClient(" in i or "BufferedClient." in i)
-    certificates = make_certificates(tmp_path)
-    keys = {"cert": str(certificates.server_cert), "key": str(certificates.server_key)}
-    async with gateway(tmp_path, tls=keys) as running:
-        for old, new in {
-            '("gateway-1", "gateway-2")': f'("{running.host}",)',
-            "23014": str(running.port),
-            "var/certs/ca.pem": os.fspath(certificates.ca),
-            "        await batch.ack()\n": "        await batch.ack()\n        break\n",
-        }.items():
-            assert old in code
-            code = code.replace(old, new)
-        names: dict[str, Any] = {"mariner": mariner, "token": "secret"}
-        code += "    await buffered.drain()\n"
-        exec(f"async def example():\n{textwrap.indent(code, '    ')}", names)  # noqa: S102  # ours
-        await names["example"]()
-        async with await mariner.connect(
-            running.host,
-            running.port,
-            client_name="app",
-            client_token="secret",
-            ssl=mariner.tls.client_context(ca=certificates.ca),
-        ) as connection:
-            result = await connection.query(mariner.timeseries("lamp/1"))
-    assert len(result.events) == 2

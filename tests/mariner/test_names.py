@@ -68,11 +68,12 @@ def test_all_is_imported_at_once() -> None:
 
 def examples() -> Iterator[str]:
     """Every example for applications: of documents, of docstrings of the client, of the demo."""
-    for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+    pages = (ROOT / "README.md", ROOT / "mariner/client/README.md", *(ROOT / "docs").glob("*.md"))
+    for path in pages:
         yield from re.findall(
             r"^```python\n(.*?)^```", path.read_text("utf-8"), re.MULTILINE | re.DOTALL
         )
-    for path in (ROOT / "mariner" / "client").glob("*.py"):
+    for path in (ROOT / "mariner/sync.py", *(ROOT / "mariner" / "client").glob("*.py")):
         tree = ast.parse(path.read_text("utf-8"))
         documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
         for node in ast.walk(tree):
