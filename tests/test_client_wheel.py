@@ -38,7 +38,7 @@ CLIENT: Final = {
     "register_events": [{"subscriptions": [["*"]]}],
 }
 
-PAGES: Final = [ROOT / "README.md", ROOT / "mariner/client/README.md"]
+PAGE: Final = ROOT / "docs/python.md"
 
 LOADED: Final = """\
 import sys, mariner
@@ -115,11 +115,7 @@ def test_it_has_what_it_imports_and_nothing_else(installed: Installed) -> None:
     assert [i for i in sources if numbered.search(archive.read(i))] == []
 
 
-# --- the programs of the documents ----------------------------------------------------------------
-
-
-def programs(page: Path) -> list[str]:
-    return re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+# --- the programs of the page ---------------------------------------------------------------------
 
 
 @contextlib.asynccontextmanager
@@ -140,27 +136,23 @@ async def running(installed: Installed, code: str) -> AsyncIterator[Process]:
         await process.wait()
 
 
-async def test_the_programs_of_the_documents(installed: Installed, tmp_path: Path) -> None:
+async def test_the_programs_of_the_page(installed: Installed, tmp_path: Path) -> None:
     """The first one outlives a gateway that is killed, and goes on when it is run again."""
-    (code, *_), (same, main, connection, buffered) = map(programs, PAGES)
-    assert code == same
+    code, *others = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     assert len([i for i in code.splitlines() if i]) <= 12
     certificates = make_certificates(tmp_path)
     keys = {"cert": str(certificates.server_cert), "key": str(certificates.server_key)}
     serving = functools.partial(gateway, tmp_path, tls=keys, clients=[CLIENT])
     async with contextlib.AsyncExitStack() as stack:
         first = await stack.enter_async_context(serving())
-        port, ca = str(first.port), os.fspath(certificates.ca)
-        code, main, connection = (
-            i.replace("23014", port).replace("var/certs/ca.pem", ca)
-            for i in (code, main, connection)
-        )
+        places = {"23014": str(first.port), "var/certs/ca.pem": os.fspath(certificates.ca)}
+        code = replaced(code, places)
         connect = functools.partial(
             mariner.connect,
             *("127.0.0.1", first.port),
             client_name="development",
             client_token="development",
-            ssl=mariner.tls.client_context(ca=ca),
+            ssl=mariner.tls.client_context(ca=certificates.ca),
         )
         async with running(installed, code) as program:
             assert (await read_line(program.stdout)).startswith("lamp/1 ")
@@ -172,26 +164,34 @@ async def test_the_programs_of_the_documents(installed: Installed, tmp_path: Pat
             assert (await read_line(program.stdout)).startswith("lamp/3 ")
         async with running(installed, code) as program:
             assert (await read_line(program.stdout)).startswith("lamp/1 ")
-        async with running(installed, main) as program:
-            while not (await read_line(program.stdout)).startswith("lamp/2 "):
-                pass  # the last one of before may come again
-        await asyncio.to_thread(
-            run, installed.python, "-c", joined(main, connection, buffered, port), cwd=tmp_path
-        )
+        joined = replaced(as_coroutine("\n".join(others)), places)
+        await asyncio.to_thread(run, installed.python, "-c", joined, cwd=tmp_path)
         async with await connect() as peer:
             found = [i.type[1] async for i in peer.query_all(mariner.timeseries("lamp/*"))]
-        assert sorted(found) == ["1", "1", "1", "1", "2", "3"]
+        assert sorted(found) == ["1", "1", "1", "1", "1", "3"]
 
 
-def joined(main: str, connection: str, buffered: str, port: str) -> str:
-    """A program of the parts that are none by themselves."""
-    assert "        ..." in connection
-    lines = [
-        main.partition("async def")[0],
-        f"servers = [functools.partial(connect, '127.0.0.1', {port})]",
-        "async def example():",
-        textwrap.indent(connection.replace("...", "break") + buffered, "    "),
-        "        await buffered.drain()",
-        "asyncio.run(example())",
-    ]
-    return "\n".join(lines)
+def as_coroutine(code: str) -> str:
+    """A program of what is written for inside a coroutine, and comes to an end."""
+    code = replaced(
+        code,
+        {
+            '("gateway-1", "gateway-2")': '("127.0.0.1",)',
+            'client_name="app", client_token=token': "**access",
+            "...": "break",
+            "await batch.ack()": "await batch.ack(); break",
+        },
+    )
+    body = textwrap.indent(code, "    ")
+    return (
+        "import asyncio\n\naccess = {'client_name': 'development', 'client_token': 'development'}\n"
+        f"\nasync def example():\n{body}\n"
+        "        await buffered.drain()\n\nasyncio.run(example())\n"
+    )
+
+
+def replaced(code: str, texts: dict[str, str]) -> str:
+    for old, new in texts.items():
+        assert old in code, old
+        code = code.replace(old, new)
+    return code

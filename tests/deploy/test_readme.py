@@ -1,5 +1,6 @@
-"""Figures of documents are those of the code; tests/test_client_wheel.py runs their programs."""
+"""Documents say what the code does; tests/test_client_wheel.py runs their programs."""
 
+import re
 from pathlib import Path
 
 import yaml
@@ -8,12 +9,18 @@ from eventer_bridge import limits
 from eventer_bridge.resources import read_schema
 from mariner import limits as mariner_limits
 
-CLIENT = (Path(__file__).parents[2] / "mariner/client/README.md").read_text()
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+PYTHON = (ROOT / "docs" / "python.md").read_text()
+
+
+def examples(text: str) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
 def test_bounds_are_those_of_the_code() -> None:
     promise = f"cannot be resolved for {mariner_limits.UNKNOWN_HOST_S:.0f} s"
-    assert promise in " ".join(CLIENT.split())
+    assert promise in " ".join(PYTHON.split())
 
 
 def test_defaults_of_the_schema_are_those_of_the_code() -> None:
@@ -32,3 +39,7 @@ def test_defaults_of_the_schema_are_those_of_the_code() -> None:
     }
     for default, described in defaults.items():
         assert [i["default"] for i in described] == [default] * len(described)
+
+
+def test_the_readme_has_the_first() -> None:
+    assert examples(README) == examples(PYTHON)[:1]

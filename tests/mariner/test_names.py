@@ -68,8 +68,7 @@ def test_all_is_imported_at_once() -> None:
 
 def examples() -> Iterator[str]:
     """Every example for applications: of documents, of docstrings of the client, of the demo."""
-    pages = (ROOT / "README.md", ROOT / "mariner/client/README.md", *(ROOT / "docs").glob("*.md"))
-    for path in pages:
+    for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
         yield from re.findall(
             r"^```python\n(.*?)^```", path.read_text("utf-8"), re.MULTILINE | re.DOTALL
         )
