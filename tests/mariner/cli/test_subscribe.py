@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.gateway import gateway
-from tests.support.shell import Result, lines, read_line, shell_for, started
+from tests.support.shell import Result, Shell, lines, read_line, shell_for, started
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 async def test_it_goes_on_over_a_restart(tmp_path: Path) -> None:
@@ -76,3 +78,16 @@ async def test_options_that_exclude_each_other(options: tuple[str, ...], text: s
     result = await shell_for("app", "secret", 1).run("subscribe", *options)
     assert result.code == 2
     assert f"Error: {text}\n" in result.stderr
+
+
+async def test_a_cursor_goes_on_behind_what_was_acknowledged(shell: Shell) -> None:
+    assert (await shell.run("register", stdin=lines(1, 2, event_type="read"))).code == 0
+    command = ("subscribe", "--type", "read", "--cursor", "reader", "--count", "1")
+    seen = [await shell.run(*command, *more) for more in ((), ("--ack-after-flush",), ())]
+    assert [i.values for i in seen] == [[1], [1], [2]]
+
+
+async def test_a_beginning_that_is_not_stored(shell: Shell) -> None:
+    result = await shell.run("subscribe", "--after", "1/999999/1")
+    text = "mariner: error: start: event 1/999999/1 is not stored here\n"
+    assert result == Result(1, "", text)
