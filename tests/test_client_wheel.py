@@ -48,6 +48,21 @@ files = {name: getattr(i, "__file__", None) or "" for name, i in sys.modules.ite
 print(*(name for name, file in files.items() if file.startswith(sys.prefix)))
 """
 
+ERRORS: Final = """\
+import sys, mariner
+from mariner.wire import codec
+ca, cert, other_key = sys.argv[1:]
+for attempt in (
+    lambda: codec.decode(b'{"msg_type": "status", "status": 5}'),
+    lambda: mariner.tls.client_context(other_key),
+    lambda: mariner.tls.client_context(ca, cert, other_key),
+):
+    try:
+        attempt()
+    except mariner.MarinerError as e:
+        print(e)
+"""
+
 
 class Installed(NamedTuple):
     wheel: Path
@@ -111,8 +126,21 @@ def test_it_has_what_it_imports_and_nothing_else(installed: Installed) -> None:
     assert others <= {"msgspec", "tenacity", "typing_extensions"}
     assert {i for i in loaded if i.startswith(("mariner", "eventer_bridge"))} == modules
     assert {"mariner/py.typed", "eventer_bridge/py.typed"} <= {*archive.namelist()}
-    numbered = re.compile(rb"(?<![\w,.])00[0-4](?![\d,])")  # of the specifications
-    assert [i for i in sources if numbered.search(archive.read(i))] == []
+    read = [*map(ROOT.joinpath, sources), *(ROOT / "mariner/cli").glob("*.py"), PAGE]
+    numbered = re.compile(r"(?<![\w,.])00[0-4](?![\d,])")  # of the specifications
+    assert [i for i in read if numbered.search(i.read_text("utf-8"))] == []
+
+
+def test_errors_have_their_reason_without_schemas_and_cryptography(
+    installed: Installed, tmp_path: Path
+) -> None:
+    made = make_certificates(tmp_path)
+    files = made.ca, made.client_cert, made.server_key
+    assert run(installed.python, "-c", ERRORS, *map(str, files)).splitlines() == [
+        "status: (root): Expected `str`, got `int` - at `$.status`",
+        f"{made.server_key}: expected a certificate in PEM form",
+        f"{made.server_key}: the private key does not match {made.client_cert}",
+    ]
 
 
 # --- the programs of the page ---------------------------------------------------------------------

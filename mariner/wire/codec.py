@@ -291,14 +291,14 @@ def _decode_again(message: bytes, error: Exception) -> Message:
 def _refuse_explained(message: bytes) -> None:
     """Refuse a message for the reason of the schema, if that is here, and has one."""
     try:
-        from mariner.wire import contract  # noqa: PLC0415  # a client may be without schemas
+        from mariner.wire.contract import explain  # noqa: PLC0415  # a client may have none
     except ModuleNotFoundError:
         return
     try:
         value = _decode_any(message)
     except msgspec.ValidationError:  # JSON that Python cannot hold
         return
-    if explained := contract.explain(value):
+    if explained := explain(value):
         _refuse(value, *explained)
 
 
