@@ -203,6 +203,7 @@ class SyncEvents(Iterator[Event]):
         self._replay: AsyncIterator[ReplayBatch] | None = None
         self._batch: ReplayBatch | None = None  # to be acknowledged
         self._events: deque[Event] = deque()
+        self._turn = asyncio.Lock()
         weakref.finalize(self, background.call, subscribed.close)
 
     def __enter__(self) -> Self:
@@ -224,19 +225,22 @@ class SyncEvents(Iterator[Event]):
         return self._events.popleft()
 
     async def _receive(self) -> None:
-        if self._batch is not None:
-            await self._batch.ack()
-            self._batch = None
-        if self._replay is None:
-            self._replay = self._client.replay()
-        try:
-            batch = await anext(self._replay, None)
-        except BaseException:
-            self._replay = None  # another one goes on
-            raise
-        if batch is not None:
-            self._events.extend(batch.events)
-            self._batch = batch if self._is_acknowledged else None
+        async with self._turn:  # one may go on that Ctrl-C left behind, or another thread's
+            if self._events:
+                return
+            if self._batch is not None:
+                await self._batch.ack()
+                self._batch = None
+            if self._replay is None:
+                self._replay = self._client.replay()
+            try:
+                batch = await anext(self._replay, None)
+            except BaseException:
+                self._replay = None  # another one goes on
+                raise
+            if batch is not None:
+                self._events.extend(batch.events)
+                self._batch = batch if self._is_acknowledged else None
 
 
 class _Background:
