@@ -25,6 +25,7 @@ from mariner.cli.values import (
     LAST_TIME,
     PATTERN,
     TIME,
+    TIME_HELP,
     Parsed,
     parse_payload,
 )
@@ -41,9 +42,6 @@ _types = click.option(
 )
 _server_id = click.IntRange(0)
 
-_TIME_HELP = (
-    "ISO 8601 (UTC if it names no zone; eight digits are a date), or seconds since 1970-01-01."
-)
 _LAST_HELP: Final = "at or before this; a date includes its whole day."
 
 # --- ping -----------------------------------------------------------------------------------
@@ -219,13 +217,13 @@ _BY: Final = {"timestamp": model.OrderBy.TIMESTAMP, "source": model.OrderBy.SOUR
 @click.command()
 @click.argument("kind", type=click.Choice([*_PARAMS]), default="timeseries")
 @_types
-@click.option("--from", "t_from", **TIME, help=f"Timestamp at or after this. {_TIME_HELP}")
+@click.option("--from", "t_from", **TIME, help=f"Timestamp at or after this. {TIME_HELP}")
 @click.option("--to", "t_to", **LAST_TIME, help=f"Timestamp {_LAST_HELP}")
 @click.option(
     "--source-from",
     "source_t_from",
     **TIME,
-    help=f"Source timestamp at or after this. {_TIME_HELP}",
+    help=f"Source timestamp at or after this. {TIME_HELP}",
 )
 @click.option("--source-to", "source_t_to", **LAST_TIME, help=f"Source timestamp {_LAST_HELP}")
 @click.option("--order", type=click.Choice([*_ORDERS]), help="Default: desc.")

@@ -147,5 +147,18 @@ PATTERN: Final = Parsed(_pattern)
 EVENT_ID: Final = Parsed(parse_event_id)
 EVENT_ID_METAVAR: Final = "SERVER/SESSION/INSTANCE"
 
-TIME: Final[dict[str, Any]] = {"metavar": "TIME", "type": Parsed(moments.parse)}
-LAST_TIME: Final[dict[str, Any]] = {"metavar": "TIME", "type": Parsed(moments.parse_last)}
+
+def _past(parse: Callable[..., object]) -> dict[str, Any]:
+    """Attributes of an option for a moment, which may be relative to now."""
+    return {
+        "metavar": "TIME",
+        "type": Parsed(lambda text: parse(text, now=model.Timestamp.now())),
+    }
+
+
+TIME: Final = _past(moments.parse)
+LAST_TIME: Final = _past(moments.parse_last)
+TIME_HELP: Final = (
+    "How long ago (-30m, -1h, -2d; units s, m, h, d, w), now, ISO 8601 (UTC if it names no zone;"
+    " eight digits are a date), or seconds since 1970-01-01."
+)

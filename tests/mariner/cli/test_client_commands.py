@@ -319,7 +319,7 @@ async def test_query_table(shell: Shell) -> None:
         (["--type", ""], "Invalid value for '--type': an empty event type is written as []"),
         (["--type", "[1"], "Invalid value for '--type': expected a JSON array of strings"),
         (["--type", "a/*/b"], "Invalid value for '--type': "),
-        (["--from", "noon"], "Invalid value for '--from': 'noon': expected ISO 8601"),
+        (["--from", "noon"], "Invalid value for '--from': 'noon': expected now, how long ago"),
         (["--id", "1/2"], "Invalid value for '--id': '1/2': expected SERVER/SESSION/INSTANCE"),
         (["--payload", "{"], "Invalid value for '--payload': expected JSON: Input data was"),
         (["latest", "--id", "1/2/3"], "--id does not apply to a query of 'latest'."),

@@ -2,6 +2,7 @@
 
 import math
 
+import click
 import msgspec
 import pytest
 
@@ -16,6 +17,8 @@ from eventer_bridge.model import (
     RegisterEvent,
     Timestamp,
 )
+from mariner.cli.backup import restore
+from mariner.cli.mariner_server import query
 from mariner.cli.values import (
     counted,
     parse_event_id,
@@ -49,6 +52,22 @@ def test_no_moment(value: str | float) -> None:
 def test_moment_out_of_range() -> None:
     with pytest.raises(InvalidEventError, match="timestamp out of range"):
         parse_timestamp(1e300)
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments"),
+    [
+        (query, ["--from", "-1h", "--to=-1h", "--source-from=-1h", "--source-to", "-1h"]),
+        (restore, ["--until", "-1h"]),
+    ],
+)
+def test_how_long_ago_is_no_option(command: click.Command, arguments: list[str]) -> None:
+    before = Timestamp.now()
+    parsed = command.make_context(command.name, arguments, resilient_parsing=True).params.values()
+    found = [i for i in parsed if isinstance(i, Timestamp)]
+    assert len(found) == sum("-1h" in i for i in arguments)
+    for moment in found:
+        assert before <= Timestamp(moment.s + 3_600, moment.us) <= Timestamp.now()
 
 
 def test_format_moment() -> None:
