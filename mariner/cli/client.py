@@ -4,6 +4,7 @@ Each connects, does its work and exits; ``target.command_of`` adds the options o
 """
 
 import asyncio
+import difflib
 import math
 import signal
 import sys
@@ -156,7 +157,19 @@ async def _until_interrupted(work: Coroutine[Any, Any, None]) -> None:
 # --- register, query, subscribe ---------------------------------------------------------------
 
 
-@click.command()
+def _check_options(
+    ctx: click.Context, _param: click.Parameter, texts: Sequence[str]
+) -> Sequence[str]:
+    """Unknown options are arguments at first, so that a payload may be a negative number."""
+    for text in texts:
+        if text.startswith("-") and not text[1:2].isdecimal():
+            known = [name for i in ctx.command.params for name in i.opts if name.startswith("--")]
+            alike = difflib.get_close_matches(text, known)
+            raise click.NoSuchOption(text, possibilities=alike, ctx=ctx)
+    return texts
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
 @option_of(
     "--batch",
     click.IntRange(1),
@@ -164,9 +177,16 @@ async def _until_interrupted(work: Coroutine[Any, Any, None]) -> None:
     "Events per request: all of them are registered or none, with one timestamp.",
 )
 @click.option("--quiet", is_flag=True, help="Do not print the registered events.")
-@click.argument("events", metavar="[EVENT]...", nargs=-1)
+@click.argument("events", metavar="[TYPE PAYLOAD | EVENT...]", nargs=-1, callback=_check_options)
 def register(server: Target, batch: int, quiet: bool, events: Sequence[str]) -> None:
-    """Register events: the arguments if there are any, else the lines of standard input.
+    """Register an event of a TYPE with a PAYLOAD, or EVENTs, or the lines of standard input.
+
+    \b
+      mariner register lamp/1 on
+      mariner register lamp/1 '{"on": true}'
+
+    PAYLOAD is JSON (null, too), or else a text: on is "on". What begins with {, [ or " must be
+    JSON.
 
     Each EVENT or line is a JSON object:
 

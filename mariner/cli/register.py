@@ -18,7 +18,7 @@ from mariner import errors, limits
 from mariner.cli import output
 from mariner.cli.run import EXIT_FAILED, EXIT_UNKNOWN, EXIT_USAGE, CommandError, report
 from mariner.cli.target import TargetClient
-from mariner.cli.values import parse_register_event
+from mariner.cli.values import parse_register_event, parse_typed_event
 
 T = TypeVar("T")
 
@@ -39,7 +39,14 @@ def read_batches(arguments: Sequence[str], size: int) -> AsyncIterator[LabelledB
 
     Arguments are parsed at once. Lines before a wrong one come before the CommandError about it.
     """
-    parsed = [_parse_argument(f"argument {i}", text) for i, text in enumerate(arguments, 1)]
+    if len(arguments) == 2 and not (_is_object(arguments[0]) or _is_file(arguments[0])):
+        label = repr(arguments[0])
+        try:
+            parsed = [(label, parse_typed_event(*arguments))]
+        except InvalidEventError as e:
+            raise CommandError(f"{label}: {e}", EXIT_USAGE) from e
+    else:
+        parsed = [_parse_argument(f"argument {i}", text) for i, text in enumerate(arguments, 1)]
     return _batches(read_items(parsed, _parse), size)
 
 
@@ -66,14 +73,22 @@ def _batch(pending: Sequence[_Labelled]) -> LabelledBatch:
 
 
 def _parse_argument(label: str, text: str) -> _Labelled:
-    try:
+    if _is_object(text):
         return _parse(label, text)
-    except CommandError:
-        with contextlib.suppress(OSError, ValueError):  # a text that cannot be a name
-            if Path(text).is_file():
-                reason = "a file: register its lines from standard input (register < FILE)"
-                raise CommandError(f"{label}: {text!r} is {reason}", EXIT_USAGE) from None
-        raise
+    if _is_file(text):
+        reason = "is a file: register its lines from standard input (register < FILE)"
+        raise CommandError(f"{label}: {text!r} {reason}", EXIT_USAGE)
+    raise CommandError(f"{label}: expected a JSON object, or TYPE PAYLOAD alone", EXIT_USAGE)
+
+
+def _is_object(text: str) -> bool:
+    return text.lstrip().startswith("{")
+
+
+def _is_file(text: str) -> bool:
+    with contextlib.suppress(OSError, ValueError):  # a text that cannot be a name
+        return Path(text).is_file()
+    return False
 
 
 def _parse(label: str, text: str | bytes) -> _Labelled:

@@ -111,6 +111,25 @@ def parse_payload(text: str) -> model.Payload:
     return model.JsonPayload(_NULL) if payload is None else payload
 
 
+def parse_typed_event(event_type: str, payload: str) -> model.RegisterEvent:
+    """An event to register from its type, and a payload that is JSON or else a text.
+
+    Raises InvalidEventError: what begins as an object, an array or a string has to be JSON.
+    """
+    try:
+        f"{event_type}{payload}".encode()
+    except UnicodeError as e:
+        raise InvalidEventError(f"not UTF-8 text: {e}") from e
+    parsed_type = model.parse_event_type(event_type)
+    model.check_registrable(parsed_type)
+    try:
+        return model.RegisterEvent(parsed_type, None, parse_payload(payload))
+    except InvalidEventError as e:
+        if payload.lstrip().startswith(("{", "[", '"')):
+            raise InvalidEventError(f"payload: {e}") from e
+    return model.RegisterEvent(parsed_type, None, model.JsonPayload.of(payload))
+
+
 def parse_event_id(text: str) -> model.EventId:
     """The opposite of ``model.format_event_id``; raises InvalidEventError."""
     match = _EVENT_ID.fullmatch(text)

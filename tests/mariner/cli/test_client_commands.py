@@ -20,6 +20,8 @@ from tests.support.shell import Result, Shell, lines, read_line, shell_for, star
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
+NO_EVENT = "expected a JSON object, or TYPE PAYLOAD alone"
+
 
 # --- register and query -------------------------------------------------------------------------
 
@@ -83,6 +85,28 @@ async def test_register_arguments(shell: Shell) -> None:
     assert quiet == (0, "", "")
     latest = await shell.run("query", "latest", "--type", "arguments")
     assert latest.values == [3]
+
+
+async def test_register_a_type_and_a_payload(shell: Shell, server: Gateway) -> None:
+    for payload, value in (("on", "on"), ('{"on": true}', {"on": True}), ("-5", -5)):
+        result = await shell.run("register", "typed/1", payload, "--batch", "2")
+        assert (result.code, result.stderr, result.values) == (0, "", [value])
+    assert (await shell.run("query", "latest", "--type", "typed/1")).values == [-5]
+    broken = await shell.run("register", "typed/1", '{"on": tru}')
+    assert broken.code == 2
+    assert re.match("mariner: error: 'typed/1': payload: expected JSON: JSON is", broken.stderr)
+    more = await shell.run("register", "typed/1", "on", "off")
+    assert more == (2, "", f"mariner: error: argument 1: {NO_EVENT}\n")
+    option = await shell.run("register", "typed/1", "--quite")
+    assert option.code == 2
+    assert "--quite" in option.stderr
+    assert "Did you mean" in option.stderr
+    assert "--quiet" in option.stderr
+    refused = await shell_for("reader", "reads", server.port).run("register", "typed/1", "on")
+    assert refused.code == 1
+    assert refused.stderr == (
+        "mariner: error: 'typed/1': register_events[0]: no right to register 'typed/1'\n"
+    )
 
 
 async def test_an_event_is_one_line(shell: Shell) -> None:
@@ -154,7 +178,7 @@ async def test_wrong_line(shell: Shell) -> None:
 
 async def test_wrong_argument_registers_nothing(shell: Shell) -> None:
     result = await shell.run("register", '{"type": "wrong/argument"}', "1")
-    assert result == (2, "", "mariner: error: argument 2: Expected `object`, got `int`\n")
+    assert result == (2, "", f"mariner: error: argument 2: {NO_EVENT}\n")
     assert await shell.run("query", "--type", "wrong/argument") == (0, "", "")
 
 
@@ -167,7 +191,9 @@ async def test_a_file_as_argument_of_register(shell: Shell, tmp_path: Path) -> N
     for name in (str(tmp_path), "x" * 5_000):
         result = await shell.run("register", name)
         assert result.code == 2
-        assert "argument 1: JSON is malformed: " in result.stderr
+        assert result.stderr == f"mariner: error: argument 1: {NO_EVENT}\n"
+    result = await shell.run("register", str(path), str(path))
+    assert result == (2, "", f"mariner: error: argument 1: '{path}' {reason}\n")
 
 
 async def test_refused_events(server: Gateway) -> None:

@@ -25,6 +25,7 @@ from mariner.cli.values import (
     parse_payload,
     parse_register_event,
     parse_timestamp,
+    parse_typed_event,
 )
 
 
@@ -129,6 +130,49 @@ def test_payload_to_look_for(text: str, expected: Payload) -> None:
 def test_wrong_payload_to_look_for(text: str, reason: str) -> None:
     with pytest.raises(InvalidEventError) as e:
         parse_payload(text)
+    assert str(e.value).startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("on", b'"on"'),
+        ("", b'""'),
+        ("1.0", b"1.0"),
+        ("1.2.3", b'"1.2.3"'),
+        ("NaN", b'"NaN"'),
+        ("null", b"null"),
+        ('"on"', b'"on"'),
+        ('{"on": true}', b'{"on": true}'),
+        ("21 °C", '"21 °C"'.encode()),
+    ],
+)
+def test_typed_event(text: str, expected: bytes) -> None:
+    payload = JsonPayload(msgspec.Raw(expected))
+    assert parse_typed_event("a/b", text) == RegisterEvent(("a", "b"), None, payload)
+
+
+def test_typed_event_of_bytes_and_of_a_type_with_a_slash() -> None:
+    binary = '{"payload_type": "binary", "data_type": "t", "data": "AP8="}'
+    event = parse_typed_event('["a/b"]', binary)
+    assert event == RegisterEvent(("a/b",), None, BinaryPayload("t", b"\x00\xff"))
+
+
+@pytest.mark.parametrize(
+    ("event_type", "payload", "reason"),
+    [
+        ("a/?", "on", "event type 'a/?': '?' and '*' are for queries only"),
+        ("", "on", "an empty event type is written as []"),
+        ("a", ' {"on": tru}', "payload: expected JSON: JSON is malformed"),
+        ("a", "[1", "payload: expected JSON: Input data was truncated"),
+        ("a", '"on', "payload: expected JSON: Input data was truncated"),
+        ("a", "\udcff", "not UTF-8 text: "),
+        ("\udcff", "on", "not UTF-8 text: "),
+    ],
+)
+def test_wrong_typed_event(event_type: str, payload: str, reason: str) -> None:
+    with pytest.raises(InvalidEventError) as e:
+        parse_typed_event(event_type, payload)
     assert str(e.value).startswith(reason)
 
 
