@@ -1,6 +1,6 @@
-"""``mariner register``: sends concurrent requests, and prints their answers in order.
+"""``mariner register``: sends concurrent requests, and tells their answers in order.
 
-A sender and a printer have a queue of requests between them; the sender waits while
+One task sends and one awaits answers, with a queue of requests between them; the sender waits while
 ``limits.MAX_REQUESTS`` are pending. Standard input is read without blocking the event loop.
 """
 
@@ -8,6 +8,7 @@ import asyncio
 import codecs
 import contextlib
 import os
+import stat
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeAlias, TypeVar
@@ -15,7 +16,6 @@ from typing import NamedTuple, TypeAlias, TypeVar
 from eventer_bridge.errors import InvalidEventError, LimitError
 from eventer_bridge.model import Event, RegisterEvent
 from mariner import errors, limits
-from mariner.cli import output
 from mariner.cli.run import EXIT_FAILED, EXIT_UNKNOWN, EXIT_USAGE, CommandError, report
 from mariner.cli.target import TargetClient
 from mariner.cli.values import parse_register_event, parse_typed_event
@@ -99,32 +99,34 @@ def _parse(label: str, text: str | bytes) -> _Labelled:
 
 
 async def register_events(
-    client: TargetClient, batches: AsyncIterator[LabelledBatch], *, quiet: bool
+    client: TargetClient,
+    batches: AsyncIterator[LabelledBatch],
+    on_registered: Callable[[Sequence[Event]], None],
 ) -> None:
-    """Register events and print them as registered, unless ``quiet``.
+    """Register events; ``on_registered`` is called with them, request by request.
 
     Raises CommandError if one was refused, its outcome is unknown, or reading them failed: pending
-    requests are still awaited and printed, and those read before registered. Raises
+    requests are still awaited and told of, and those read before registered. Raises
     ConnectionLostError if the connection was lost while no request was pending.
     """
     requests: asyncio.Queue[_Request | None] = asyncio.Queue()
     slots = asyncio.Semaphore(limits.MAX_REQUESTS)
     sender = asyncio.create_task(_send(client, batches, requests, slots))
-    printer = asyncio.create_task(_print(requests, slots, sender, quiet))
+    answers = asyncio.create_task(_answers(requests, slots, sender, on_registered))
     closing = asyncio.create_task(client.wait_closing())
     try:
-        await asyncio.wait([sender, printer, closing], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([sender, answers, closing], return_when=asyncio.FIRST_COMPLETED)
         is_input_done = sender.done()
         sender.cancel()
         requests.put_nowait(None)
-        await printer
+        await answers
         if is_input_done:
             await sender
         else:
             raise errors.ConnectionLostError(f"{client.address}: {client.close_reason}")
     finally:
         left = [requests.get_nowait() for _ in range(requests.qsize())]
-        tasks = [sender, printer, closing, *(i[1] for i in left if i is not None)]
+        tasks = [sender, answers, closing, *(i[1] for i in left if i is not None)]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -142,11 +144,11 @@ async def _send(
         requests.put_nowait((label, response))
 
 
-async def _print(
+async def _answers(
     requests: asyncio.Queue[_Request | None],
     slots: asyncio.Semaphore,
     sender: asyncio.Task[None],
-    quiet: bool,
+    on_registered: Callable[[Sequence[Event]], None],
 ) -> None:
     exit_code = 0
     while (request := await requests.get()) is not None:
@@ -158,8 +160,7 @@ async def _print(
             exit_code = max(exit_code, _exit_code(e))
             sender.cancel()
         else:
-            if not quiet:
-                output.write_jsonl(events)
+            on_registered(events)
         slots.release()
     if exit_code:
         raise CommandError("", exit_code)
@@ -177,6 +178,12 @@ def _exit_code(error: errors.MarinerError) -> int:
 
 
 # --- standard input -------------------------------------------------------------------------
+
+
+def input_bytes() -> tuple[int, int] | None:
+    """How much of standard input is read, and its size; None: it is no file."""
+    status = os.fstat(0)
+    return (os.lseek(0, 0, os.SEEK_CUR), status.st_size) if stat.S_ISREG(status.st_mode) else None
 
 
 async def read_items(arguments: Sequence[T], parse: Callable[[str, bytes], T]) -> AsyncIterator[T]:

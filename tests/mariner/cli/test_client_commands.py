@@ -339,9 +339,45 @@ async def test_query_table(shell: Shell) -> None:
     assert second.endswith("2 bytes of 't'")
 
 
+async def test_query_in_a_terminal(shell: Shell) -> None:
+    stdin = lines(*range(101), event_type="many")
+    assert (await shell.run("register", "--quiet", "--batch", "101", stdin=stdin)).code == 0
+
+    async def query(*options: str) -> tuple[list[Any], str]:
+        more = ("query", "--type", "many", "--format", "jsonl", *options)
+        code, text = await shell.run_in_terminal(*more)
+        assert code == 0, text
+        events, _, message = text.partition("mariner: ")
+        return Result(0, events, "").values, message
+
+    said = "only the {} 100 events, there may be more: see --all and --limit\n"
+    assert await query() == ([*range(100, 0, -1)], said.format("newest"))
+    assert await query("--order", "asc") == ([*range(100)], said.format("first"))
+    assert await query("--all") == ([*range(100, -1, -1)], "")
+    assert await query("--limit", "100") == ([*range(100, 0, -1)], "")
+    assert len((await shell.run("query", "--type", "many")).values) == 101
+    code, text = await shell.run_in_terminal("query", "--type", "many")
+    assert code == 0
+    assert text.startswith("\x1b[1mID")  # a table
+
+
+async def test_progress_is_shown_in_a_terminal(shell: Shell) -> None:
+    stdin = lines(*range(3), event_type="shown")
+    code, text = await shell.run_in_terminal("register", "--quiet", stdin=stdin)
+    assert code == 0
+    assert re.search(r"register .* 3 ", text)
+    code, text = await shell.run_in_terminal("query", "--type", "shown", "--payload", "1")
+    assert code == 0
+    assert re.search(r"query .*100%", text)
+    assert re.search(r"\n1/\d+/1 +shown .* 1\n$", text)
+    quiet = await shell.run("query", "--type", "shown", "--payload", "1")
+    assert (quiet.values, quiet.stderr) == ([1], "")
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
+        (["--limit", "1", "--all"], "Give either --limit or --all, not both."),
         (["--type", ""], "Invalid value for '--type': an empty event type is written as []"),
         (["--type", "[1"], "Invalid value for '--type': expected a JSON array of strings"),
         (["--type", "a/*/b"], "Invalid value for '--type': "),

@@ -64,8 +64,8 @@ def test_moment_out_of_range() -> None:
 )
 def test_how_long_ago_is_no_option(command: click.Command, arguments: list[str]) -> None:
     before = Timestamp.now()
-    parsed = command.make_context(command.name, arguments, resilient_parsing=True).params.values()
-    found = [i for i in parsed if isinstance(i, Timestamp)]
+    parsed = command.make_context(command.name, [*arguments], resilient_parsing=True).params
+    found = [i for i in parsed.values() if isinstance(i, Timestamp)]
     assert len(found) == sum("-1h" in i for i in arguments)
     for moment in found:
         assert before <= Timestamp(moment.s + 3_600, moment.us) <= Timestamp.now()
