@@ -51,7 +51,7 @@ _BY: Final = {"timestamp": model.OrderBy.TIMESTAMP, "source": model.OrderBy.SOUR
     "--source-from",
     "source_t_from",
     **TIME,
-    help=f"Source timestamp at or after this. {TIME_HELP}",
+    help="Source timestamp at or after this, written as for --from.",
 )
 @click.option("--source-to", "source_t_to", **LAST_TIME, help=f"Source timestamp {_LAST_HELP}")
 @click.option("--order", type=click.Choice([*_ORDERS]), help="Default: desc.")
@@ -98,6 +98,9 @@ def query(
     **options: Any,
 ) -> None:
     """Query registered events: all of them, or up to --limit.
+
+    \b
+      mariner query --type 'lamp/*' --from -1h
 
     In a terminal it prints the first 100 (the newest, unless --order says otherwise), and says so;
     with --all, or where the output is no terminal, everything.
