@@ -132,7 +132,7 @@ async def _until_interrupted(work: Coroutine[Any, Any, None]) -> None:
         task.result()
 
 
-# --- register, subscribe ---------------------------------------------------------------
+# --- register, subscribe ----------------------------------------------------------------------
 
 
 def _check_options(

@@ -110,7 +110,7 @@ def query(
       timeseries  (default) events by time: --type, --from, --to, --source-from,
                   --source-to, --order, --order-by, --id, --payload, --unique-type
       server      events of one server by id: --server-id (required), --persisted
-    """  # noqa: D301  # as above
+    """  # noqa: D301  # \b is meant: click does not fill the paragraph after it
     params = _query_params(kind, options)
     if is_all and limit is not None:
         raise click.UsageError("Give either --limit or --all, not both.")

@@ -34,7 +34,7 @@ def search(
 ) -> AsyncIterator[Event]:
     """All events of a query, or up to a limit, as ``client.query_all``.
 
-    ``on_progress`` is called with how much time is searched, and all of it, if it is done by spans.
+    If it is done by spans, ``on_progress`` is called with how much time they cover, and with all.
     """
     if (
         isinstance(params, QueryTimeseriesParams)
@@ -64,7 +64,7 @@ async def _search(
         return
     begin_us: int | None = first_us
     span_us = limits.FIRST_SEARCH_SPAN_US
-    while begin_us is not None and n_left != 0:
+    while begin_us is not None:
         if is_descending:
             end_us = max(begin_us - span_us, last_us)
         else:
@@ -77,7 +77,7 @@ async def _search(
         took_s = time.monotonic() - started_s
         span_us = span_us // 2 if took_s > limits.SEARCH_S else span_us * 2 + 1
         on_progress(abs(end_us - first_us), abs(last_us - first_us))
-        if end_us == last_us:
+        if end_us == last_us or n_left == 0:
             return
         next_us = end_us - 1 if is_descending else end_us + 1
         # where there are no events, nothing has to be searched
