@@ -150,7 +150,7 @@ class SyncClient:
             start: where they begin, as of ``mariner.ReconnectingClient``. None: now; those of a new
                 cursor with the earliest.
             cursor: name of a cursor, which the server keeps: they begin behind what was
-                acknowledged. An event is acknowledged some time after the next one is taken.
+                acknowledged. Events are acknowledged when later ones are asked for.
             server_id: only events of this server.
 
         Raises:
