@@ -165,7 +165,11 @@ class SyncClient:
             opened = self._background.keep(
                 client.ReconnectingClient([server], start=begin, cursor=cursor)
             )
-            await opened.wait_connected()
+            try:
+                await opened.wait_connected()
+            except BaseException:
+                opened.close()
+                raise
             return opened
 
         opened = self._background.run(subscribed())

@@ -56,6 +56,9 @@ def script(port: int) -> None:
         assert one in client.query(mariner.latest("a/?")).events
         found = client.query_all(mariner.timeseries("a/*", "b"), limit=2)
         assert sorted(i.id for i in found) == [i.id for i in several]
+        many = client.register([mariner.event("many", i) for i in range(600)])
+        ids = {i.id for i in client.query_all(mariner.timeseries("many"))}
+        assert ids >= {i.id for i in many}
         with pytest.raises(mariner.InvalidEventError, match="payload: "):
             client.register("a/1", float("nan"))
         with pytest.raises(mariner.InvalidEventError, match=r"subscriptions\[0\]: "):
