@@ -16,7 +16,6 @@ from typing import Final, TypeVar
 from urllib.parse import urljoin
 
 import aiohttp
-from hat import aio
 
 from eventer_bridge import tls
 from eventer_bridge.control.client import Addressee
@@ -33,7 +32,7 @@ from eventer_bridge.model import (
 from eventer_bridge.net import connecting
 from eventer_bridge.net import limits as net_limits
 from eventer_bridge.net.connecting import keep_trying
-from eventer_bridge.resources import Resource
+from eventer_bridge.resources import Resource, Tasks, call_on_cancel, uncancellable
 from mariner import client
 from mariner.errors import ConnectionLostError, MarinerError
 from mariner.gateway import connection_requests, cursor_requests, status
@@ -83,7 +82,7 @@ class Tail(Resource):
     def __init__(self, connection: client.Client) -> None:
         self.kept = Kept()
         self._connection = connection
-        self.async_group.spawn(aio.call_on_cancel, connection.async_close)
+        self.async_group.spawn(call_on_cancel, connection.async_close)
         self.async_group.spawn(self._run)
 
     @property
@@ -231,7 +230,7 @@ class Watcher(Resource):
                 self.view.on_lost(str(e))
             finally:
                 self._connection = None
-                await aio.uncancellable(connection.async_close())
+                await uncancellable(connection.async_close())
             await asyncio.sleep(net_limits.RECONNECT_MIN_S)
 
     async def _connect(self) -> client.Client:
@@ -243,7 +242,7 @@ class Watcher(Resource):
 
     async def _use(self, connection: client.Client) -> None:
         """Read from a connection until it is lost: raises ConnectionLostError then."""
-        async with aio.Group() as group:
+        async with Tasks() as group:
             reading = group.spawn(self._take_alarms, connection)
             self.view.on_connected(connection.status)
             self._connection = connection

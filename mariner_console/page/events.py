@@ -31,7 +31,7 @@ class QueryPanel(Panel):
         with parts.card("Query"):
             with ui.element("div").classes("console-form"):
                 self._types = parts.field("Types", "*")
-                self._from = parts.field("From, as 2026-11-21T10:00Z")
+                self._from = parts.field("From, as -1h or 2026-11-21T10:00Z")
                 self._to = parts.field("To")
                 self._limit = ui.number("At most", value=100, min=1, max=limits.MAX_QUERY_ROWS)
                 self._limit.props("outlined dense")
@@ -75,10 +75,11 @@ class QueryPanel(Panel):
     def _read(self) -> tuple[model.QueryTimeseriesParams, int]:
         limit = max(1, min(int(self._limit.value or 1), limits.MAX_QUERY_ROWS))
         t_from, t_to = self._from.value.strip(), self._to.value.strip()
+        now = model.Timestamp.now()
         params = model.QueryTimeseriesParams(
             parts.patterns_of(self._types.value),
-            t_from=moments.parse(t_from) if t_from else None,
-            t_to=moments.parse_last(t_to) if t_to else None,
+            t_from=moments.parse(t_from, now=now) if t_from else None,
+            t_to=moments.parse_last(t_to, now=now) if t_to else None,
             order=model.Order.DESCENDING if self._order.value == "new" else model.Order.ASCENDING,
             max_results=limit + 1,
         )
