@@ -30,10 +30,12 @@ _KINDS: Final = {
 class Tasks:
     """Tasks that are cancelled together. What one of them raises is logged; the others go on.
 
-    It belongs to the running loop. A group of hat-aio does in its place.
+    It belongs to the running loop. A group of hat-aio does in its place. It ``is_open`` until
+    somebody begins to close it.
     """
 
     def __init__(self) -> None:
+        self.is_open = True
         self._loop = asyncio.get_running_loop()
         self._closing: asyncio.Future[None] = self._loop.create_future()
         self._closed: asyncio.Future[None] = self._loop.create_future()
@@ -60,11 +62,6 @@ class Tasks:
         return asyncio.shield(task)
 
     @property
-    def is_open(self) -> bool:
-        """Whether nobody has begun to close it."""
-        return not self._closing.done()
-
-    @property
     def is_closed(self) -> bool:
         """Whether it was closed, and all its tasks have ended."""
         return self._closed.done()
@@ -81,6 +78,7 @@ class Tasks:
         """Begin to close it: its tasks are cancelled soon."""
         if not self.is_open:
             return
+        self.is_open = False
         self._closing.set_result(None)
         for task in self._tasks:
             self._loop.call_soon(task.cancel)

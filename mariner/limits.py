@@ -324,5 +324,8 @@ MAX_TERMINAL_EVENTS: Final = 100
 SEARCH_S: Final = 0.5
 """Time that a query of ``mariner query --payload`` is to take, see ``mariner.cli.search``."""
 
+SLOW_SEARCH: Final = 3
+"""Or as many times as a query of a single event takes, if that is longer."""
+
 FIRST_SEARCH_SPAN_US: Final = 1_000
 """Span of the first such query: few events, however fast they came. The next ones are longer."""

@@ -19,6 +19,7 @@ from mariner.cli.query import SERVER_ID, query, types_option
 from mariner.cli.register import input_bytes, read_batches, register_events
 from mariner.cli.run import EXIT_FAILED, CommandError, report, run
 from mariner.cli.target import Target, TargetClient, option_of
+from mariner.cli.values import VALUES
 from mariner.errors import ClosedError, ConnectionLostError
 
 EVERYTHING: Final[tuple[model.EventType, ...]] = (("*",),)
@@ -138,16 +139,20 @@ async def _until_interrupted(work: Coroutine[Any, Any, None]) -> None:
 def _check_options(
     ctx: click.Context, _param: click.Parameter, texts: Sequence[str]
 ) -> Sequence[str]:
-    """Unknown options are arguments at first, so that a payload may be a negative number."""
+    """Unknown options are arguments at first (``VALUES``); those that are no number are refused."""
     for text in texts:
+        if text == "-h":
+            click.echo(ctx.get_help())
+            ctx.exit()
         if text.startswith("-") and not text[1:2].isdecimal():
             known = [name for i in ctx.command.params for name in i.opts if name.startswith("--")]
             alike = difflib.get_close_matches(text, known)
-            raise click.NoSuchOption(text, possibilities=alike, ctx=ctx)
+            hint = f"No such option: {text} (a payload that begins so is quoted: '\"{text}\"')"
+            raise click.NoSuchOption(text, hint, possibilities=alike, ctx=ctx)
     return texts
 
 
-@click.command(context_settings={"ignore_unknown_options": True})
+@click.command(context_settings=VALUES)
 @option_of(
     "--batch",
     click.IntRange(1),

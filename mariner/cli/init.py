@@ -5,12 +5,14 @@ import pwd
 import re
 import socket
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import click
 import yaml
 
+import mariner
 from eventer_bridge.backends.rocksdb import directories
 from eventer_bridge.core import tokens
 from eventer_bridge.resources import read_example
@@ -26,8 +28,13 @@ CLIENT: Final = "operator"
 _PLAIN_PATH: Final = re.compile(r"/[A-Za-z0-9_.@+/-]+")
 """What systemd and YAML take as it is."""
 
+_USER: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]*\$?")
+
 _HOMES: Final = tuple(map(Path, ("/home", "/root", "/run/user")))
 """What ``ProtectHome=yes`` hides."""
+
+_TEMPORARY: Final = tuple(map(Path, ("/tmp", "/var/tmp")))  # noqa: S108
+"""What ``PrivateTmp=yes`` hides."""
 
 _UNITS: Final = ("mariner", "mariner-console")
 
@@ -35,15 +42,27 @@ _CONSOLE_URL: Final = "http://127.0.0.1:23081/"
 
 
 class _Installation(NamedTuple):
-    """Where it is, and who runs it; ``program`` is the command as systemd calls it."""
+    """Where it is, and who runs it by which program with which arguments."""
 
     folder: Path
     user: str
-    program: str
+    executable: Path
+    arguments: str
+
+    @property
+    def program(self) -> str:
+        """The command as systemd calls it."""
+        return f"{self.executable}{self.arguments}"
 
     @property
     def paths(self) -> tuple[Path, Path]:
-        return self.folder, Path(self.program.split()[0])
+        return self.folder, self.executable
+
+    def is_below(self, folders: Iterable[Path]) -> bool:
+        """Whether it, or what runs it, is in one of these folders."""
+        needed = [*self.paths, Path(sys.base_prefix), Path(mariner.__file__)]
+        found = {j for i in needed for j in (i, i.resolve())}
+        return any(i.is_relative_to(j) for i in found for j in folders)
 
     @property
     def token(self) -> Path:
@@ -83,7 +102,11 @@ def init(folder: Path, hosts: tuple[str, ...], user: str | None) -> None:
     then); 2: wrong usage.
     """
     path = Path(os.path.abspath(folder))  # noqa: PTH100  # Path's keeps ".."
-    installation = _Installation(path, user or _user(), _program())
+    installation = _Installation(path, user or _user(), *_program())
+    if not _USER.fullmatch(installation.user):
+        raise CommandError(f"--user: {installation.user!r} is not the name of a user", EXIT_USAGE)
+    if path.exists() and path.samefile("."):  # which would be replaced
+        raise CommandError(f"{path}: is the working directory: name another one", EXIT_USAGE)
     for named in installation.paths:
         if not _PLAIN_PATH.fullmatch(str(named)):
             text = f"{named}: expected a path of letters, digits and . _ - + @ only"
@@ -95,6 +118,7 @@ def init(folder: Path, hosts: tuple[str, ...], user: str | None) -> None:
     except InvalidNameError as e:
         raise CommandError(f"--host: {e}", EXIT_USAGE) from e
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)  # not private, as what follows
         with store_errors(), directories.new_directory(path) as made:
             files.save(made / "certs", "ca", ca)
             files.save(made / "certs", "server", server)
@@ -118,10 +142,19 @@ def _runs_this() -> str:
         return str(os.geteuid())
 
 
-def _program() -> str:
-    """This program, as a unit calls it."""
-    command = Path(sys.executable).with_name("mariner")
-    return str(command) if command.exists() else f"{sys.executable} -P -m mariner"
+def _program() -> tuple[Path, str]:
+    """This program, as a unit calls it, and its arguments."""
+    executable = Path(sys.executable)
+    command = executable.with_name("mariner")
+    return (command, "") if command.exists() else (executable, " -P -m mariner")
+
+
+def _exists(user: str) -> bool:
+    try:
+        pwd.getpwnam(user)
+    except KeyError:
+        return False
+    return True
 
 
 def _texts(installation: _Installation) -> dict[str, str]:
@@ -169,8 +202,11 @@ def _yaml(comment: str, conf: Any) -> str:
 def _unit(name: str, installation: _Installation) -> str:
     """A unit of ``deploy/`` for this user and directory; it may write its events there."""
     _, _, text = read_example(name).partition("[Unit]\n")  # before are comments: what to change
-    text = text.replace("/opt/mariner/bin/mariner", installation.program)
-    text = text.replace("/etc/mariner", str(installation.folder))
+    here = {
+        "/opt/mariner/bin/mariner": installation.program,
+        "/etc/mariner": str(installation.folder),
+    }
+    text = re.sub("|".join(here), lambda found: here[found[0]], text)
     lines = {
         "User": f"User={installation.user}\n",
         "Group": "",  # that of the user
@@ -178,10 +214,12 @@ def _unit(name: str, installation: _Installation) -> str:
         "StateDirectory": f"ReadWritePaths={installation.folder}/data\n",
         "StateDirectoryMode": "",
     }
-    if any(Path(i).is_relative_to(j) for i in installation.paths for j in _HOMES):
+    if installation.is_below(_HOMES):
         lines["ProtectHome"] = "ProtectHome=read-only\n"
+    if installation.is_below(_TEMPORARY):
+        lines["PrivateTmp"] = ""
     for key, line in lines.items():
-        text = re.sub(rf"^{key}=.*\n", line, text, flags=re.MULTILINE)
+        text = re.sub(rf"^{key}=.*\n", line.replace("\\", r"\\"), text, flags=re.MULTILINE)
     return f"# `mariner init` made this.\n[Unit]\n{text}"
 
 
@@ -191,21 +229,20 @@ def _next(installation: _Installation, last_day: str) -> str:
     units = [f"{name}.service" for name in _UNITS]
     account = []
     if user != _runs_this():
-        account = [
-            f"    useradd --system --no-create-home --home-dir {at} {user}",
-            f"    chown -R {user}: {at}",
-        ]
+        if not _exists(user):
+            account.append(f"    useradd --system --no-create-home --home-dir {at} {user}")
+        account += [f"    chown -R {user}: {at}", f"    chown root: {at}/certs/ca.key"]
     lines = [
         f"made {at}: gateway.yaml, console.yaml, certs, secrets, {', '.join(units)}",
         "",
         "Try it:",
-        f"    mariner serve --conf {at}/gateway.yaml",
-        f"    mariner ping --count 1 --tls-ca {at}/certs/ca.pem --name {CLIENT} --token-file"
-        f" {installation.token}",
+        f"    {installation.program} serve --conf {at}/gateway.yaml",
+        f"    {installation.program} ping --count 1 --tls-ca {at}/certs/ca.pem --name {CLIENT}"
+        f" --token-file {installation.token}",
         "",
         "Have systemd run it, as root:",
+        f"    install -m 644 {' '.join(f'{at}/{i}' for i in units)} /etc/systemd/system/",
         *account,
-        f"    cp {' '.join(f'{at}/{i}' for i in units)} /etc/systemd/system/",
         "    systemctl daemon-reload",
         f"    systemctl enable --now {' '.join(_UNITS)}",
         "",

@@ -20,7 +20,7 @@ from mariner.cli import output
 from mariner.cli.register import read_items
 from mariner.cli.run import EXIT_FAILED, EXIT_USAGE, CommandError, report, run
 from mariner.cli.target import bus_options
-from mariner.cli.values import Parsed
+from mariner.cli.values import VALUES, Parsed
 
 
 @click.group()
@@ -55,7 +55,7 @@ def listen(host: str, port: int, scope: Scope, count: int | None) -> None:
     run(_listen(host, port, scope, count))
 
 
-@rsb.command(context_settings={"ignore_unknown_options": True})  # -1 is a value
+@rsb.command(context_settings=VALUES)
 @_options
 @click.option(
     "--schema",

@@ -59,7 +59,9 @@ async def _search(
     # without the payload: the first and the last event that may have it
     any_payload = msgspec.structs.replace(params, payload=None)
     first_us = await _first_us(client, any_payload)
+    started_s = time.monotonic()
     last_us = await _first_us(client, msgspec.structs.replace(any_payload, order=opposite))
+    latency_s = time.monotonic() - started_s
     if first_us is None or last_us is None:
         return
     begin_us: int | None = first_us
@@ -70,12 +72,16 @@ async def _search(
         else:
             end_us = min(begin_us + span_us, last_us)
         span = {near: _timestamp(begin_us), far: _timestamp(end_us)}
-        started_s = time.monotonic()
+        took_s, waits_since_s = 0.0, time.monotonic()
         async for event in client.query_all(msgspec.structs.replace(params, **span), limit=n_left):
+            took_s += time.monotonic() - waits_since_s
             yield event
             n_left = None if n_left is None else n_left - 1
-        took_s = time.monotonic() - started_s
-        span_us = span_us // 2 if took_s > limits.SEARCH_S else span_us * 2 + 1
+            waits_since_s = time.monotonic()
+        took_s += time.monotonic() - waits_since_s
+        # on a slow link each query takes long, however short its span
+        is_slow = took_s > max(limits.SEARCH_S, limits.SLOW_SEARCH * latency_s)
+        span_us = span_us // 2 if is_slow else span_us * 2 + 1
         on_progress(abs(end_us - first_us), abs(last_us - first_us))
         if end_us == last_us or n_left == 0:
             return

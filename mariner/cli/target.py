@@ -7,6 +7,7 @@ wire. A store is given as a directory, or as the one in a configuration (``--con
 import abc
 import contextlib
 import functools
+import os
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,11 @@ FILE: Final = click.Path(path_type=Path, dir_okay=False)
 DIRECTORY: Final = click.Path(path_type=Path)
 
 
+def _exists(path: Path) -> bool:
+    """Whether it exists; also where nobody can tell, which ``Path.exists`` raises."""
+    return os.path.exists(path)  # noqa: PTH110
+
+
 def conf_option(
     text: str,
     name: str = "path",
@@ -43,7 +49,7 @@ def conf_option(
 
     def check(context: click.Context, option: click.Parameter, path: Path) -> Path:
         is_default = context.get_parameter_source(name) is ParameterSource.DEFAULT
-        if is_required and is_default and not path.exists():
+        if is_required and is_default and not _exists(path):
             text = f"There is no {default} in this directory: give --conf, or set {variable}."
             raise click.UsageError(text, context)
         return path
@@ -314,13 +320,20 @@ def resolve(names: tuple[str, ...], conf: Path, paths: tuple[Path, ...]) -> tupl
     if len(paths) == len(names) and not is_given:
         return paths
     others = [name for name in names if name != "STORE"]
-    is_known = is_given or source is ParameterSource.ENVIRONMENT or conf.exists()
+    is_known = is_given or source is ParameterSource.ENVIRONMENT or _exists(conf)
     if len(paths) != len(others) or not is_known:
         wanted = " ".join(others if is_given else names)
         more = " besides --conf" if is_given else ", or --conf in place of STORE"
         raise click.UsageError(f"expected {wanted}{more}.")
     found = iter(paths)
-    return tuple(_store_of(conf) if name == "STORE" else next(found) for name in names)
+    store = _store_of(conf)
+    if source is ParameterSource.ENVIRONMENT and not store.is_absolute():
+        raise CommandError(
+            f"{conf}: event_core.backend.path: {store} would be another one in each directory:"
+            " give --conf in place of MARINER_CONF, or an absolute path",
+            EXIT_USAGE,
+        )
+    return tuple(store if name == "STORE" else next(found) for name in names)
 
 
 def _store_of(conf: Path) -> Path:

@@ -180,6 +180,10 @@ EVENT_ID: Final = Parsed(parse_event_id)
 EVENT_ID_METAVAR: Final = "SERVER/SESSION/INSTANCE"
 
 
+VALUES: Final = {"ignore_unknown_options": True, "help_option_names": ["--help"]}
+"""Settings of a command whose arguments may be -1, or -1h: click takes the h for help."""
+
+
 def _past(parse: Callable[..., object]) -> dict[str, Any]:
     """Attributes of an option for a moment, which may be relative to now."""
     return {

@@ -166,7 +166,10 @@ async def answer(gateway: "Counted", argument: Any) -> Any:
     shown = await slices.run(_first(found))
     infos = await slices.run(_infos(shown, members))
     if request.do == "close":
-        for _, stream in found:
+        open_ = [stream for _, stream in found if stream.close_reason is None]
+        if not open_:
+            raise _none_of(request.peer)
+        for stream in open_:
             _close(stream, request.operator)
     left_out = len(found) - len(shown)
     return msgspec.to_builtins(ConnectionsAnswer(time.monotonic(), infos, left_out))
@@ -185,8 +188,12 @@ def _of_peer(gateway: "Counted", request: ConnectionRequest) -> list[_Found]:
         return found
     found = [(name, stream) for name, stream in found if stream.peer == request.peer]
     if not found:
-        raise ControlError(f"{request.peer}: there is no connection of this address and port")
+        raise _none_of(request.peer)
     return found
+
+
+def _none_of(peer: str) -> ControlError:
+    return ControlError(f"{peer}: there is no connection of this address and port")
 
 
 def _close(stream: Stream[Any], operator: str) -> None:
@@ -235,6 +242,7 @@ def _info(wire: str, stream: Stream[Any], member: AccountMember | None) -> Conne
         since = moment.isoformat(timespec="seconds")
     ssl_object = stream.ssl_object
     certificate = tls.peer_certificate(ssl_object)
+    most = limits.MAX_SHOWN_QUERY_TYPE_CHARACTERS
     wanted: tuple[EventType, ...] = ()
     if member is not None:
         wanted = member.wanted.parts[0].query_types
@@ -245,7 +253,7 @@ def _info(wire: str, stream: Stream[Any], member: AccountMember | None) -> Conne
         since=since,
         connected_s=connected_s,
         tls=None if ssl_object is None else ssl_object.version(),
-        certificate=None if certificate is None else certificate.name,
+        certificate=None if certificate is None else cut(certificate.name, most),
         certificate_until=None if certificate is None else certificate.until.isoformat(),
         subscriptions=len(wanted),
         subscribed=[_text_of(i) for i in wanted[: limits.MAX_SHOWN_QUERY_TYPES]],

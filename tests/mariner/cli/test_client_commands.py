@@ -88,7 +88,8 @@ async def test_register_arguments(shell: Shell) -> None:
 
 
 async def test_register_a_type_and_a_payload(shell: Shell, server: Gateway) -> None:
-    for payload, value in (("on", "on"), ('{"on": true}', {"on": True}), ("-5", -5)):
+    told = {"on": "on", '{"on": true}': {"on": True}, "-5h": "-5h", "-5": -5}
+    for payload, value in told.items():
         result = await shell.run("register", "typed/1", payload, "--batch", "2")
         assert (result.code, result.stderr, result.values) == (0, "", [value])
     assert (await shell.run("query", "latest", "--type", "typed/1")).values == [-5]

@@ -1,10 +1,12 @@
 """``mariner init``: what it writes is private, checks, starts and speaks TLS."""
 
+import contextlib
 import re
 import shlex
 import shutil
 import stat
 import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -41,6 +43,9 @@ FILES = [
 ]
 
 
+PROGRAM = Path(sys.executable).with_name("mariner")
+
+
 def run(*arguments: str | Path) -> Result:
     return CliRunner().invoke(main, [str(i) for i in arguments])
 
@@ -69,12 +74,14 @@ def test_it_is_private_and_says_what_to_do(made: Path) -> None:
     for line in (
         f"made {made}: gateway.yaml, console.yaml, certs, secrets, mariner.service, "
         "mariner-console.service",
-        f"    mariner serve --conf {made}/gateway.yaml",
-        f"    mariner ping --count 1 --tls-ca {made}/certs/ca.pem --name operator --token-file"
-        f" {made}/secrets/operator.token",
+        f"    {PROGRAM} serve --conf {made}/gateway.yaml",
+        f"    {PROGRAM} ping --count 1 --tls-ca {made}/certs/ca.pem --name operator"
+        f" --token-file {made}/secrets/operator.token",
         f"    useradd --system --no-create-home --home-dir {made} events",
         f"    chown -R events: {made}",
-        f"    cp {made}/mariner.service {made}/mariner-console.service /etc/systemd/system/",
+        f"    chown root: {made}/certs/ca.key",
+        f"    install -m 644 {made}/mariner.service {made}/mariner-console.service"
+        " /etc/systemd/system/",
         "    systemctl enable --now mariner mariner-console",
     ):
         assert f"{line}\n" in printed
@@ -95,7 +102,21 @@ def test_nothing_is_overwritten(made: Path, tmp_path: Path) -> None:
     wrong = run("init", tmp_path / "n", "--host", "x:1")
     text = "mariner: error: --host: 'x:1': expected an IP address or a DNS name"
     assert (wrong.exit_code, wrong.stderr.startswith(text)) == (2, True)
+    wrong = run("init", tmp_path / "n", "--user", "x\nExecStartPre=+/bin/sh")
+    text = "mariner: error: --user: 'x\\nExecStartPre=+/bin/sh' is not the name of a user\n"
+    assert (wrong.exit_code, wrong.stderr) == (2, text)
     assert {i.name for i in tmp_path.iterdir()} == {"m", "printed"}
+    (tmp_path / "e").mkdir()
+    with contextlib.chdir(tmp_path / "e"):
+        wrong = run("init", ".")
+    text = f"mariner: error: {tmp_path}/e: is the working directory: name another one\n"
+    assert (wrong.exit_code, wrong.stderr) == (2, text)
+
+
+def test_what_is_above_it_is_for_everybody(tmp_path: Path) -> None:
+    assert run("init", tmp_path / "new" / "m", "--user", "events").exit_code == 0
+    modes = [stat.S_IMODE((tmp_path / i).stat().st_mode) for i in ("new", "new/m")]
+    assert modes == [0o755, 0o700]
 
 
 def test_the_units_are_for_this_directory_and_user(made: Path, tmp_path: Path) -> None:
@@ -107,11 +128,15 @@ def test_the_units_are_for_this_directory_and_user(made: Path, tmp_path: Path) -
         assert "Group=" not in text
         assert f"\nWorkingDirectory={made}\n" in text
         assert f"mariner {command} --conf {made}/" in text
-        assert "\nProtectHome=yes\n" in text
         assert "\nProtectSystem=strict\n" in text
     assert f"\nReadWritePaths={made}/data\n" in (made / "mariner.service").read_text()
-    at_home = module._Installation(Path("/home/x/m"), "x", "/usr/bin/mariner")
-    assert "\nProtectHome=read-only\n" in module._unit("mariner.service", at_home)
+    program = Path("/etc/mariner/bin/mariner")
+    at_home = module._Installation(Path("/home/x/m"), "x", program, " -P")
+    unit = module._unit("mariner.service", at_home)
+    assert "\nProtectHome=read-only\n" in unit
+    assert f"\nExecStart={program} -P serve --conf /home/x/m/gateway.yaml\n" in unit
+    temporary = module._Installation(Path("/tmp/m"), "x", program, "")
+    assert "PrivateTmp" not in module._unit("mariner.service", temporary)
     if shutil.which("systemd-analyze"):
         units = [made / f"{name}.service" for name in module._UNITS]
         done = subprocess.run(

@@ -91,6 +91,7 @@ async def test_it_ends_when_there_are_enough(
 ) -> None:
     connected, events = registered
     monkeypatch.setattr(limits, "SEARCH_S", 0.0)
+    monkeypatch.setattr(limits, "SLOW_SEARCH", 0)
     monkeypatch.setattr(limits, "FIRST_SEARCH_SPAN_US", 0)
     params = QueryTimeseriesParams(payload=WANTED)
     recorder = Recorder(connected)
