@@ -290,10 +290,11 @@ def resolve(names: tuple[str, ...], conf: Path | None, paths: tuple[Path, ...]) 
     if conf is None:
         return paths
     found = iter(paths)
-    return tuple(_store_of(conf) if name == "STORE" else next(found) for name in names)
+    return tuple(store_of(conf) if name == "STORE" else next(found) for name in names)
 
 
-def _store_of(conf: Path) -> Path:
+def store_of(conf: Path) -> Path:
+    """The directory of the store that a configuration names; CommandError if it names none."""
     from mariner.gateway import config, config_file  # noqa: PLC0415  # slow to import
 
     with errors():
