@@ -151,6 +151,8 @@ class _Frame:
         try:
             with self._places[title]:
                 if self._to_open == title:
+                    if self._outage.is_deleted:
+                        return  # a tail that is begun now would never be stopped
                     self._to_open = None
                     state = {k: i for k, i in self._link.items() if k != "view"}
                     await panel.open(state)

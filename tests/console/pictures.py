@@ -51,11 +51,12 @@ async def main() -> None:
             logged_in(opened, running.url, viewport=NARROW, is_dark=True) as narrow,
         ):
             await _measure(served)
+            await _take(seen, "overview")
             process = psutil.Process(hanging.pid)
             process.suspend()
             try:
                 await seen.until("no answer for 8 s")
-                await _take(seen, "overview")
+                await _take(seen, "outage")
             finally:
                 process.resume()
             await _query(seen)
