@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 from typing import Final
 from urllib.parse import urljoin
@@ -202,9 +203,8 @@ class Watcher(Resource):
         async def again() -> client.Client:
             extra = {"gateway": self.config.name}
             await asyncio.sleep(net_limits.RECONNECT_MIN_S)
-            return await keep_trying(
-                lambda: self._open(patterns), MarinerError, mlog, "a tail is not followed", extra
-            )
+            attempt = partial(self._open, patterns)
+            return await keep_trying(attempt, MarinerError, mlog, "a tail is not followed", extra)
 
         return Tail(await self._open(patterns), again)
 

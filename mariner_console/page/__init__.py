@@ -88,7 +88,7 @@ class _Frame:
         ui.colors(primary="#1f5f9e")
         with ui.header().classes("console-header"):
             self._header(watcher, watchers)
-            with ui.tabs().props("dense no-caps align=left") as tabs:
+            with ui.tabs().props("dense no-caps align=left outside-arrows mobile-arrows") as tabs:
                 for title in makers:
                     ui.tab(title)
         self._outage = ui.label("").classes("console-outage").props("role=alert")

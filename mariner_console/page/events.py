@@ -34,7 +34,7 @@ class QueryPanel(Panel):
                 self._types = parts.field("Types", "*")
                 self._from = parts.field("From, as -1h or 2026-11-21T10:00Z")
                 self._to = parts.field("To")
-                self._ids = parts.field("Ids, as SERVER/SESSION/INSTANCE")
+                self._ids = parts.field("Ids, as 1/42/1")
                 self._limit = ui.number("At most", value=100, min=1, max=limits.MAX_QUERY_ROWS)
                 self._limit.props("outlined dense")
                 orders = {"new": "newest first", "old": "oldest first"}

@@ -50,7 +50,7 @@ class TypesPanel(Panel):
                     self._search = parts.field("Search", on_change=self._find)
                     self._search.props("debounce=200")
                     ui.button("Load", on_click=self._load)
-                self._failure = parts.failure()
+                self._refusal, self._failure = parts.failure(), parts.failure()
                 self._count = parts.note("").props("role=status")
                 self._n_found = parts.note("").props("role=status")
                 self._found = TextTable(
@@ -138,7 +138,7 @@ class TypesPanel(Panel):
     async def _load(self) -> None:
         self._n_loads += 1
         number = self._n_loads
-        self._failure.set_text("")
+        self._refusal.set_text("")
         self._loaded = self._pattern.value.strip()
         tree = TypeTree()
         try:
@@ -148,7 +148,7 @@ class TypesPanel(Panel):
                     if not tree.put(event):
                         break
         except (InvalidEventError, MarinerError, TimeoutError) as e:
-            self._failure.set_text(texts.shown(str(e) or "no answer in time"))
+            self._refusal.set_text(texts.shown(str(e) or "no answer in time"))
             self._is_loaded = isinstance(e, InvalidEventError)  # else it is tried again
             return
         if number != self._n_loads:
