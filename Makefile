@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV   := .venv$(if $(filter-out python3,$(PYTHON)),-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'))
 BIN    := $(VENV)/bin
-READY  := $(VENV)/.ready
+READY  := $(VENV)/.ready-all
 # two processes more than there are processors, because tests wait for others, but not more than
 # memory is for; one of them has Spark
 WORKERS := $(shell $(PYTHON) -c 'import os; print(min((os.cpu_count() or 1) + 2, 4))')
@@ -26,27 +26,31 @@ unexport PYTHONDONTWRITEBYTECODE
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 24
 
+# what is installed for each use
+$(VENV)/.ready-run: EXTRAS := demo
+$(VENV)/.ready-console: EXTRAS := console,demo
+$(VENV)/.ready-without-spark: EXTRAS := dev,backup,console,demo,otel
 $(READY): EXTRAS := dev,dev-deploy,dev-spark,backup,console,demo,otel,spark
-$(READY)-without-spark: EXTRAS := dev,backup,console,demo,otel
-$(READY) $(READY)-without-spark: pyproject.toml constraints.txt $(COMPILED)
+$(READY): USES := run console
+$(VENV)/.ready-%: pyproject.toml constraints.txt $(COMPILED)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " + sys.version.split()[0] + "; name one with: make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
 	@# pip compiles on one processor, which takes as long as all the rest
 	$(PIP_INSTALL) --no-compile -e '.[$(EXTRAS)]'
 	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true  # some packages have files that are no Python
 	@$(BIN)/python -c 'from eventer_bridge.packed import IS_COMPILED as it; it or print("not compiled: registrations are slower; see README.md, Two commands")'
-	@touch $@
+	@touch $(USES:%=$(VENV)/.ready-%) $@
 
 setup: $(READY)  ## make the virtual environment
 
-run: $(READY)  ## run the gateway with TLS, development certificates and a durable store
+run: $(VENV)/.ready-run  ## run the gateway with TLS, development certificates and a durable store
 	$(BIN)/mariner certs development --dir var/certs
 	$(BIN)/mariner serve --conf deploy/development.yaml
 
-console: $(READY)  ## show the gateway of `make run` on a page, http://127.0.0.1:23081 (development, development)
+console: $(VENV)/.ready-console  ## show the gateway of `make run` on a page, http://127.0.0.1:23081 (development, development)
 	$(BIN)/mariner console --conf deploy/development-console.yaml
 
-demo: $(READY)  ## start a gateway, register real measurements of this machine through TLS, query them back
+demo: $(VENV)/.ready-run  ## start a gateway, register real measurements of this machine through TLS, query them back
 	$(BIN)/python deploy/demo/run.py
 
 test: $(READY)  ## run the tests; with another Python: make test PYTHON=python3.13
@@ -55,7 +59,7 @@ test: $(READY)  ## run the tests; with another Python: make test PYTHON=python3.
 test-slow: $(READY)  ## run the tests that take most of a minute each
 	$(PYTEST) -m slow
 
-test-without-spark: $(READY)-without-spark
+test-without-spark: $(VENV)/.ready-without-spark
 	$(PYTEST) --ignore tests/perf
 
 test-pythons: $(READY)  ## run the tests without Spark on every other supported Python of this machine

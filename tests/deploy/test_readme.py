@@ -1,4 +1,4 @@
-"""The client of README.md runs, beside what `make run` runs."""
+"""The clients of README.md and docs/python.md run, beside what `make run` runs."""
 
 import os
 import re
@@ -17,12 +17,18 @@ from mariner import limits as mariner_limits
 from tests.support.certificates import make_certificates
 from tests.support.gateway import gateway
 
-README = (Path(__file__).parents[2] / "README.md").read_text()
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+PYTHON = (ROOT / "docs" / "python.md").read_text()
+
+
+def examples(text: str) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
 def test_bounds_are_those_of_the_code() -> None:
     promise = f"cannot be resolved for {mariner_limits.UNKNOWN_HOST_S:.0f} s"
-    assert promise in " ".join(README.split())
+    assert promise in " ".join(PYTHON.split())
 
 
 def test_defaults_of_the_schema_are_those_of_the_code() -> None:
@@ -43,7 +49,11 @@ def test_defaults_of_the_schema_are_those_of_the_code() -> None:
         assert [i["default"] for i in described] == [default] * len(described)
 
 
-async def test_client_of_the_readme(tmp_path: Path) -> None:
+def test_the_readme_has_the_second() -> None:
+    assert examples(README) == examples(PYTHON)[1:2]
+
+
+async def test_one_connection(tmp_path: Path) -> None:
     certificates = make_certificates(tmp_path)
     tls = {"cert": str(certificates.server_cert), "key": str(certificates.server_key)}
     development = {
@@ -52,7 +62,7 @@ async def test_client_of_the_readme(tmp_path: Path) -> None:
         "subscriptions": [["*"]],
         "register_events": [{"subscriptions": [["*"]]}],
     }
-    code, *_ = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+    code, *_ = examples(PYTHON)
     async with gateway(tmp_path, tls=tls, clients=[development]) as running:
         for old, new in {
             "23014": str(running.port),
@@ -69,11 +79,11 @@ async def test_client_of_the_readme(tmp_path: Path) -> None:
     assert list(events) == [event]
 
 
-async def test_clients_of_the_readme_that_outlive_their_connections(
+async def test_clients_that_outlive_their_connections(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    codes = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+    codes = examples(PYTHON)
     code = "\n".join(i for i in codes if "ReconnectingClient(" in i or "BufferedClient." in i)
     certificates = make_certificates(tmp_path)
     keys = {"cert": str(certificates.server_cert), "key": str(certificates.server_key)}

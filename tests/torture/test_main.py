@@ -39,8 +39,8 @@ def test_all_are_run_whatever_one_raises(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "as it must: 3 rounds" in result.stdout
 
 
-def test_the_readme_has_each_fault() -> None:
-    text = (torture.ROOT / "README.md").read_text()
+def test_the_measurements_have_each_fault() -> None:
+    text = (torture.ROOT / "docs/measurements.md").read_text()
     section = text.partition("## How reliable")[2].partition("\n## ")[0]
     attacks = {f"attack-{name}" for name in ATTACKS}
     told = set(re.findall(r"\(`(?:--only )?([a-z-]+)`", section))
