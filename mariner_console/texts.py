@@ -79,8 +79,9 @@ def of_event(event: Event) -> str:
 
 def is_large(payload: Payload | None) -> bool:
     """Whether no :func:`numbers` are looked for in a payload."""
-    is_json = isinstance(payload, model.JsonPayload)
-    return is_json and len(memoryview(payload.data)) > limits.MAX_UNFOLDED_BYTES
+    if not isinstance(payload, model.JsonPayload):
+        return False
+    return len(memoryview(payload.data)) > limits.MAX_UNFOLDED_BYTES
 
 
 def numbers(payload: Payload | None) -> dict[str, float]:
@@ -88,9 +89,7 @@ def numbers(payload: Payload | None) -> dict[str, float]:
 
     At most one more than ``limits.MAX_NUMBERS``.
     """
-    if not isinstance(payload, model.JsonPayload):
-        return {}
-    if is_large(payload):
+    if not isinstance(payload, model.JsonPayload) or is_large(payload):
         return {}
     try:
         # one more than can be drawn tells that there are more

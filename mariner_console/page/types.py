@@ -217,7 +217,7 @@ class TypesPanel(Panel):
         if node is not None:
             self._expanded |= {i.id for i in node.path()[:-1]}
             self._tree.props["expanded"] = [*self._expanded]
-        self._tree.select(None if node is None else node.id)
+        self._tree.props["selected"] = None if node is None else node.id
         self._show()
         if picked is None:
             return

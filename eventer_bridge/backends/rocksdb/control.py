@@ -224,11 +224,12 @@ class StoreControl(ControlServer):
         await self._note_backup()
 
     async def _note_backup(self) -> None:
-        self.backed_up_s = await asyncio.to_thread(_note, self.store / directories.BACKED_UP)
+        file = self._store.path / directories.BACKED_UP
+        self.backed_up_s = await asyncio.to_thread(_note, file)
 
     async def _on_drilled(self, argument: Any) -> None:
         audit.info("restore drill", extra={"path": str(argument)})
-        self.drilled_s = await asyncio.to_thread(_note, self.store / directories.DRILLED)
+        self.drilled_s = await asyncio.to_thread(_note, self._store.path / directories.DRILLED)
 
 
 def _moment_of(file: Path) -> float:
