@@ -52,6 +52,9 @@ async def main() -> None:
         ):
             await _measure(served)
             await _take(seen, "overview")
+            await seen.page.get_by_role("cell", name="laboratory").click()
+            await seen.until("State of laboratory")
+            await seen.until("All is well.")
             process = psutil.Process(hanging.pid)
             process.suspend()
             try:
@@ -59,6 +62,8 @@ async def main() -> None:
                 await _take(seen, "outage")
             finally:
                 process.resume()
+            await seen.page.get_by_role("cell", name="plant").click()
+            await seen.until("State of plant")
             await _query(seen)
             await _take(seen, "query")
             await park(served, "c", "unit kW: expected W")
