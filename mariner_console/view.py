@@ -6,6 +6,7 @@ Without I/O: filled by ``watcher``, shown by ``page``.
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
@@ -184,9 +185,10 @@ class GatewayView:
 
     ``failure`` and ``scrape_failure``: why there is no connection, or no metrics; None: there are,
     or it was not tried yet. ``hindrance``: why it is not OPERATIONAL, as it tells; None:
-    that is not known. ``answered_s``: when it answered last; None: it never did. ``scrape`` and
-    ``point``: the last reading of its metrics, and rates and latencies then, however old; None:
-    not known. ``history``: rates and latencies, the oldest first.
+    that is not known. ``answered_s``: when it answered last, and ``answered``: this in seconds
+    since 1970; None: it never did. ``scrape`` and ``point``: the last reading of its metrics, and
+    rates and latencies then, however old; None: not known. ``history``: rates and latencies, the
+    oldest first.
 
     Times named ``at_s`` are of ``time.monotonic()``.
     """
@@ -198,6 +200,7 @@ class GatewayView:
         self.hindrance: str | None = None
         self.ping_s: float | None = None
         self.answered_s: float | None = None
+        self.answered: float | None = None
         self.scrape: Scrape | None = None
         self.point: Point | None = None
         self.scrape_failure: str | None = None
@@ -222,10 +225,11 @@ class GatewayView:
         self.status = self.ping_s = self.hindrance = None
         self.failure = reason
 
-    def on_answer(self, status: Status, at_s: float) -> None:
-        """It answered, with this status."""
+    def on_answer(self, status: Status, at_s: float, now_s: float) -> None:
+        """It answered, with this status; ``now_s`` is in seconds since 1970."""
         self.status = status
         self.answered_s = at_s
+        self.answered = now_s
         self.failure = None
         if status is Status.OPERATIONAL:
             self.hindrance = None
@@ -295,9 +299,9 @@ def outage(view: GatewayView, at_s: float) -> str | None:
     """
     if view.failure is not None:
         return f"not connected: {view.failure}"
-    if view.status is None or view.is_seen(at_s):
+    if view.status is None or view.answered is None or view.is_seen(at_s):
         return None
-    return f"no answer for {view.silent_s(at_s):.0f} s"
+    return f"no answer since {datetime.fromtimestamp(view.answered, UTC):%H:%M:%S} UTC"
 
 
 def find_problems(view: GatewayView, now_s: float, at_s: float) -> list[Problem]:
@@ -323,7 +327,7 @@ def _of_connection(view: GatewayView, at_s: float) -> Iterator[Problem]:
     if view.scrape_failure is not None:
         yield Problem(False, f"no metrics: {view.scrape_failure}")
     elif view.scrape is not None and not view.is_measured(at_s):
-        yield Problem(False, f"no metrics for {at_s - view.scrape.at_s:.0f} s")
+        yield Problem(False, f"no metrics for more than {limits.OLD_METRICS_S:.0f} s")
     if len(view.alarms):
         yield Problem(False, f"alarms raised: {len(view.alarms) + view.alarms.left_out}")
 

@@ -260,12 +260,12 @@ class Watcher(Resource):
         async with aio.Group() as group:
             self.view.alarms.clear()
             reading = group.spawn(self._take_alarms, connection)
-            self.view.on_answer(connection.status, time.monotonic())
+            self.view.on_answer(connection.status, time.monotonic(), time.time())
             self._connection = connection
             group.spawn(self._load_alarms, connection)
             while not reading.done():
                 self.view.ping_s = await connection.ping()
-                self.view.on_answer(connection.status, time.monotonic())
+                self.view.on_answer(connection.status, time.monotonic(), time.time())
                 await asyncio.wait([reading], timeout=limits.PING_PERIOD_S)
         await connection.ping()  # tells why it is lost
 

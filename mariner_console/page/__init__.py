@@ -161,11 +161,11 @@ class _Frame:
             self._busy.remove(title)
 
     def _told(self, reason: str) -> str:
-        answered_s = self._view.answered_s
-        if answered_s is None:
-            return f"✖ {texts.shown(reason, 400)}"
-        moment = datetime.fromtimestamp(time.time() - time.monotonic() + answered_s, UTC)
-        return f"✖ {texts.shown(reason, 400)}. What is shown is of {moment:%Y-%m-%d %H:%M:%S} UTC."
+        text = f"✖ {texts.shown(reason, 400)}"
+        if self._view.answered is None:
+            return text
+        moment = datetime.fromtimestamp(self._view.answered, UTC)
+        return f"{text}. What is shown is of {moment:%Y-%m-%d %H:%M:%S} UTC."
 
     def _show_address(self, title: str, panel: Panel) -> None:
         """Have the browser show the link to what is looked at."""

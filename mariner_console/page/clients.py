@@ -252,8 +252,10 @@ class CursorsPanel(Panel):
     async def _show(self, parked: list[ParkedInfo]) -> None:
         self._parked = parked
         self._events.set(parked)
+        self._not_found.set_text("")
         if self._picked_event not in {i.id for i in parked}:
             self._picked_event = None
+            self._events.pick(None)
         missing = [i.id for i in parked if i.id not in self._events_of]
         if not missing:
             return

@@ -58,7 +58,8 @@ async def main() -> None:
             process = psutil.Process(hanging.pid)
             process.suspend()
             try:
-                await seen.until("no answer for 8 s")
+                await seen.until("no answer since")
+                await asyncio.sleep(5)
                 await _take(seen, "outage")
             finally:
                 process.resume()

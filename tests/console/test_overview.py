@@ -22,13 +22,13 @@ async def test_what_is_known_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
         return [i.text for i in panel._problems.descendants() if isinstance(i, ui.label)]
 
     assert await shown() == ["Connecting …"]
-    view.on_answer(Status.OPERATIONAL, at_s)
+    view.on_answer(Status.OPERATIONAL, at_s, 0)
     assert await shown() == ["All is well."]
     assert "console-old" not in panel._figures["ping"]._value.classes
     at_s += limits.SILENT_S
-    assert await shown() == ["✖ no answer for 3 s"]
+    assert await shown() == ["✖ no answer since 00:00:00 UTC"]
     assert "console-old" in panel._figures["ping"]._value.classes
-    view.on_answer(Status.STANDBY, at_s)
+    view.on_answer(Status.STANDBY, at_s, 0)
     assert await shown() == ["✖ status STANDBY: nothing can be registered"]
     view.on_lost("gone")
     assert await shown() == ["✖ not connected: gone"]
@@ -36,9 +36,9 @@ async def test_what_is_known_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_the_worst_gateway_comes_first() -> None:
     well, standby, lost, new = (GatewayView(i) for i in ("well", "standby", "lost", "new"))
-    well.on_answer(Status.OPERATIONAL, time.monotonic())
+    well.on_answer(Status.OPERATIONAL, time.monotonic(), 0)
     well.on_scrape_failed("refused", 0)
-    standby.on_answer(Status.STANDBY, time.monotonic())
+    standby.on_answer(Status.STANDBY, time.monotonic(), 0)
     lost.on_lost("gone")
     views = [new, well, standby, lost]
     with Client(ui.page("/worst")):

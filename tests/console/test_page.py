@@ -187,18 +187,18 @@ async def test_a_gateway_that_hangs_is_red_within_seconds(running: Running) -> N
             started_s = time.monotonic()
             await seen.until("✖ NO ANSWER")
             seconds = time.monotonic() - started_s
-            await seen.until("✖ no answer for")
+            await seen.until("✖ no answer since")
             await seen.page.locator(".console-row-bad").nth(1).wait_for()
             assert await old.count() >= 12
             for panel in ("Clients", "Cursors", "Types", "Tail", "Query", "Store", "Alarms"):
                 await seen.open(panel)
-                await seen.page.get_by_role("alert").get_by_text("✖ no answer for").wait_for()
+                await seen.page.get_by_role("alert").get_by_text("✖ no answer since").wait_for()
                 assert await seen.page.get_by_text("There is none.").count() == 0
         finally:
             process.resume()
         assert seconds < 5
         await seen.open("Tail")
-        await seen.page.get_by_text("✖ no answer for").wait_for(state="detached")
+        await seen.page.get_by_text("✖ no answer since").wait_for(state="detached")
         await running.app.register("outage", 1)
         await seen.until("1 so far")
         await seen.open("Overview")

@@ -25,7 +25,7 @@ process_start_time_seconds 5.0
 
 def view_of(text: str, status: Status = Status.OPERATIONAL) -> GatewayView:
     view = GatewayView("a")
-    view.on_answer(status, AT_S)
+    view.on_answer(status, AT_S, NOW_S)
     view.on_scrape(parse(text, 1), NOW_S)
     return view
 
@@ -116,9 +116,9 @@ def test_only_what_was_seen_in_the_last_seconds_counts() -> None:
     silent_s = AT_S + limits.SILENT_S
     assert view.is_seen(silent_s - 0.1)
     assert not view.is_seen(silent_s)
-    assert later(silent_s) == [Problem(True, "no answer for 3 s")]
-    view.on_answer(Status.OPERATIONAL, 20)
-    assert later(20) == [Problem(False, "no metrics for 19 s")]
+    assert later(silent_s) == [Problem(True, "no answer since 08:00:00 UTC")]
+    view.on_answer(Status.OPERATIONAL, 20, NOW_S)
+    assert later(20) == [Problem(False, "no metrics for more than 6 s")]
     view.on_lost("refused")
     assert later(20) == [Problem(True, "not connected: refused")]
     assert view.scrape is not None  # to be shown as old
@@ -127,13 +127,13 @@ def test_only_what_was_seen_in_the_last_seconds_counts() -> None:
 def test_why_it_was_standby_is_forgotten() -> None:
     view = view_of(WELL, Status.STANDBY)
     view.on_hindrance("the disk is full")
-    view.on_answer(Status.OPERATIONAL, AT_S)
+    view.on_answer(Status.OPERATIONAL, AT_S, NOW_S)
     view.on_hindrance("the disk is full")  # asked before, told after
-    view.on_answer(Status.STANDBY, AT_S)
+    view.on_answer(Status.STANDBY, AT_S, NOW_S)
     assert texts(view) == ["status STANDBY: nothing can be registered"]
     view.on_hindrance("the disk is full")
     view.on_lost("gone")
-    view.on_answer(Status.STANDBY, AT_S)
+    view.on_answer(Status.STANDBY, AT_S, NOW_S)
     assert texts(view) == ["status STANDBY: nothing can be registered"]
 
 
