@@ -308,3 +308,12 @@ MAX_PRINTING_EVENTS: Final = 1_000
 
 MAX_TABLE_ROWS: Final = 1_000
 """Events of one table: all are in memory, to find the widths of the columns."""
+
+MAX_TERMINAL_EVENTS: Final = 100
+"""Events that ``mariner query`` prints in a terminal, where nobody reads a million."""
+
+SEARCH_S: Final = 0.5
+"""Time that a query of ``mariner query --payload`` is to take, see ``mariner.cli.search``."""
+
+FIRST_SEARCH_SPAN_US: Final = 1_000
+"""Span of the first such query: few events, however fast they came. The next ones are longer."""

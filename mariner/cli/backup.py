@@ -18,7 +18,7 @@ from mariner.cli import backup_places, output
 from mariner.cli.backup_places import StoreState
 from mariner.cli.run import report
 from mariner.cli.target import resolve, store_errors, store_option
-from mariner.cli.values import LAST_TIME, counted
+from mariner.cli.values import LAST_TIME, TIME_HELP, counted
 
 _BACKUP: Final = ("STORE", "TARGET")
 _RESTORE: Final = ("BACKUP", "STORE")
@@ -117,8 +117,8 @@ def _keep(store: Path, where: str, n_kept: int | None) -> None:
 @click.option(
     "--until",
     **LAST_TIME,
-    help="Leave out events with later timestamps, for a gateway whose clock was wrong. A date"
-    " includes its whole day.",
+    help="Leave out events with later timestamps, for a gateway whose clock was wrong; a date"
+    f" includes its whole day. {TIME_HELP}",
 )
 def restore(
     conf: Path | None,

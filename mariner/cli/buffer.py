@@ -82,7 +82,11 @@ def buffering(command: click.Command) -> click.Command:
         " timestamp gets the current time. Several processes may do so at once.",
     )
     return click.Command(
-        command.name, callback=call, params=[*command.params, option, *_BOUNDS], help=command.help
+        command.name,
+        context_settings=command.context_settings,
+        callback=call,
+        params=[*command.params, option, *_BOUNDS],
+        help=command.help,
     )
 
 

@@ -4,9 +4,9 @@ Each connects, does its work and exits; ``target.command_of`` adds the options o
 """
 
 import asyncio
+import difflib
 import math
 import signal
-import sys
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
@@ -14,37 +14,14 @@ from typing import Any, Final
 import click
 
 from eventer_bridge import model
-from mariner import limits
 from mariner.cli import output
-from mariner.cli.register import read_batches, register_events
+from mariner.cli.query import SERVER_ID, query, types_option
+from mariner.cli.register import input_bytes, read_batches, register_events
 from mariner.cli.run import EXIT_FAILED, CommandError, report, run
 from mariner.cli.target import Target, TargetClient, option_of
-from mariner.cli.values import (
-    EVENT_ID,
-    EVENT_ID_METAVAR,
-    LAST_TIME,
-    PATTERN,
-    TIME,
-    Parsed,
-    parse_payload,
-)
 from mariner.errors import ClosedError, ConnectionLostError
 
 EVERYTHING: Final[tuple[model.EventType, ...]] = (("*",),)
-
-_TYPE_HELP = (
-    "Event type: segments joined by '/'; '?' matches one segment, '*' at the end any number."
-    ' Or a JSON array: \'["a/b", "*"]\'. Can be repeated. Default: all types.'
-)
-_types = click.option(
-    "--type", "event_types", metavar="TYPE", multiple=True, type=PATTERN, help=_TYPE_HELP
-)
-_server_id = click.IntRange(0)
-
-_TIME_HELP = (
-    "ISO 8601 (UTC if it names no zone; eight digits are a date), or seconds since 1970-01-01."
-)
-_LAST_HELP: Final = "at or before this; a date includes its whole day."
 
 # --- ping -----------------------------------------------------------------------------------
 
@@ -155,10 +132,22 @@ async def _until_interrupted(work: Coroutine[Any, Any, None]) -> None:
         task.result()
 
 
-# --- register, query, subscribe ---------------------------------------------------------------
+# --- register, subscribe ----------------------------------------------------------------------
 
 
-@click.command()
+def _check_options(
+    ctx: click.Context, _param: click.Parameter, texts: Sequence[str]
+) -> Sequence[str]:
+    """Unknown options are arguments at first, so that a payload may be a negative number."""
+    for text in texts:
+        if text.startswith("-") and not text[1:2].isdecimal():
+            known = [name for i in ctx.command.params for name in i.opts if name.startswith("--")]
+            alike = difflib.get_close_matches(text, known)
+            raise click.NoSuchOption(text, possibilities=alike, ctx=ctx)
+    return texts
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
 @option_of(
     "--batch",
     click.IntRange(1),
@@ -166,9 +155,16 @@ async def _until_interrupted(work: Coroutine[Any, Any, None]) -> None:
     "Events per request: all of them are registered or none, with one timestamp.",
 )
 @click.option("--quiet", is_flag=True, help="Do not print the registered events.")
-@click.argument("events", metavar="[EVENT]...", nargs=-1)
+@click.argument("events", metavar="[TYPE PAYLOAD | EVENT...]", nargs=-1, callback=_check_options)
 def register(server: Target, batch: int, quiet: bool, events: Sequence[str]) -> None:
-    """Register events: the arguments if there are any, else the lines of standard input.
+    """Register an event of a TYPE with a PAYLOAD, or EVENTs, or the lines of standard input.
+
+    \b
+      mariner register lamp/1 on
+      mariner register lamp/1 '{"on": true}'
+
+    PAYLOAD is JSON (null, too), or else a text: on is "on". What begins with {, [ or " must be
+    JSON.
 
     Each EVENT or line is a JSON object:
 
@@ -203,111 +199,17 @@ def register(server: Target, batch: int, quiet: bool, events: Sequence[str]) -> 
 
 async def _register(server: Target, batch: int, quiet: bool, arguments: Sequence[str]) -> None:
     batches = read_batches(arguments, batch)
-    async with await server.connect() as client:
-        await register_events(client, batches, quiet=quiet)
+    n_registered = 0
 
+    def tell(registered: Sequence[model.Event]) -> None:
+        nonlocal n_registered
+        n_registered += len(registered)
+        of_input = None if arguments else input_bytes()
+        on_progress(*(of_input or (n_registered, None)))
 
-_PARAMS: Final[dict[str, Any]] = {
-    "latest": model.QueryLatestParams,
-    "timeseries": model.QueryTimeseriesParams,
-    "server": model.QueryServerParams,
-}
-_ORDERS: Final = {"asc": model.Order.ASCENDING, "desc": model.Order.DESCENDING}
-_BY: Final = {"timestamp": model.OrderBy.TIMESTAMP, "source": model.OrderBy.SOURCE_TIMESTAMP}
-
-
-@click.command()
-@click.argument("kind", type=click.Choice([*_PARAMS]), default="timeseries")
-@_types
-@click.option("--from", "t_from", **TIME, help=f"Timestamp at or after this. {_TIME_HELP}")
-@click.option("--to", "t_to", **LAST_TIME, help=f"Timestamp {_LAST_HELP}")
-@click.option(
-    "--source-from",
-    "source_t_from",
-    **TIME,
-    help=f"Source timestamp at or after this. {_TIME_HELP}",
-)
-@click.option("--source-to", "source_t_to", **LAST_TIME, help=f"Source timestamp {_LAST_HELP}")
-@click.option("--order", type=click.Choice([*_ORDERS]), help="Default: desc.")
-@click.option("--order-by", type=click.Choice([*_BY]), help="Default: timestamp.")
-@click.option(
-    "--id",
-    "ids",
-    metavar=EVENT_ID_METAVAR,
-    multiple=True,
-    type=EVENT_ID,
-    help="Only the event with this id. Can be repeated.",
-)
-@click.option(
-    "--payload",
-    metavar="JSON",
-    type=Parsed(parse_payload),
-    help="Only events with this payload, written as for register (but null is the JSON value)."
-    " JSON values are compared: 1 equals 1.0, the order of keys does not matter.",
-)
-@click.option(
-    "--unique-type", is_flag=True, help="Only the first event of each type, in the chosen order."
-)
-@click.option("--server-id", type=_server_id, help="Server whose events are queried.")
-@click.option("--persisted", is_flag=True, help="Only events that are persisted.")
-@click.option(
-    "--limit", type=click.IntRange(0), help="Print at most this many events. Default: all."
-)
-@click.option(
-    "--format",
-    "format_",
-    type=click.Choice(["jsonl", "table"]),
-    help="Default: table in a terminal, jsonl (one event per line) elsewhere.",
-)
-def query(
-    server: Target, kind: str, limit: int | None, format_: str | None, **options: Any
-) -> None:
-    """Query registered events: all of them, or up to --limit.
-
-    \b
-      latest      the latest event of each type: --type
-      timeseries  (default) events by time: --type, --from, --to, --source-from,
-                  --source-to, --order, --order-by, --id, --payload, --unique-type
-      server      events of one server by id: --server-id (required), --persisted
-    """  # noqa: D301  # as above
-    params = _query_params(kind, options)
-    as_table = sys.stdout.isatty() if format_ is None else format_ == "table"
-    run(_query(server, params, limit, as_table))
-
-
-def _query_params(kind: str, options: dict[str, Any]) -> model.QueryParams:
-    made = _PARAMS[kind]
-    fields = {
-        name: i for name, i in options.items() if i is not None and i is not False and i != ()
-    }
-    for param in click.get_current_context().command.params:
-        if param.name in fields and param.name not in made.__struct_fields__:
-            raise click.UsageError(f"{param.opts[0]} does not apply to a query of {kind!r}.")
-    if kind == "server" and "server_id" not in fields:
-        raise click.UsageError("A query of 'server' needs --server-id.")
-    if "order" in fields:
-        fields["order"] = _ORDERS[fields["order"]]
-    if "order_by" in fields:
-        fields["order_by"] = _BY[fields["order_by"]]
-    params: model.QueryParams = made(**fields)
-    return params
-
-
-async def _query(
-    server: Target, params: model.QueryParams, limit: int | None, as_table: bool
-) -> None:
-    write, chunk_events = (
-        (output.write_table, limits.MAX_TABLE_ROWS) if as_table else (output.write_jsonl, 256)
-    )
-    chunk: list[model.Event] = []
-    async with await server.connect() as client:
-        async for event in client.query_all(params, limit=limit):
-            chunk.append(event)
-            if len(chunk) == chunk_events:
-                write(chunk)
-                chunk.clear()
-    if chunk:
-        write(chunk)
+    with output.progress("register", is_shown=quiet) as on_progress:
+        async with await server.connect() as client:
+            await register_events(client, batches, tell if quiet else output.write_jsonl)
 
 
 def subscribe_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -317,8 +219,8 @@ def subscribe_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option(
             "--persisted", is_flag=True, help="Print events when they are persisted, not before."
         ),
-        click.option("--server-id", type=_server_id, help="Only events of this server."),
-        _types,
+        click.option("--server-id", type=SERVER_ID, help="Only events of this server."),
+        types_option,
     ):
         command = option(command)
     return command

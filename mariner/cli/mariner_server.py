@@ -12,6 +12,7 @@ from eventer_bridge.model import EventId, EventType
 from mariner import client
 from mariner.cli import buffer, output
 from mariner.cli import client as commands
+from mariner.cli.query import query as query_command
 from mariner.cli.run import report, run
 from mariner.cli.target import Target, TargetWire, command_of, server_options
 from mariner.cli.values import EVENT_ID, EVENT_ID_METAVAR
@@ -153,7 +154,7 @@ async def _tell_up_to_date(connection: client.Client) -> None:
 
 subscribe_or_replay.name = "subscribe"
 ping, query, subscribe = (
-    command_of(MARINER, i) for i in (commands.ping, commands.query, subscribe_or_replay)
+    command_of(MARINER, i) for i in (commands.ping, query_command, subscribe_or_replay)
 )
 _NAMELESS: Final = MARINER._replace(options=server_options("MARINER", 23014, is_named=False))
 register = command_of(_NAMELESS, buffer.buffering(commands.register))

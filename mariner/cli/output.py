@@ -109,18 +109,23 @@ def _write(data: bytes) -> None:
 
 
 @contextlib.contextmanager
-def progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Progress bar on standard error, if that is a terminal; called with done and total."""
+def progress(what: str, *, is_shown: bool = True) -> Iterator[Callable[[int, int | None], None]]:
+    """Progress bar on standard error, if that is a terminal.
+
+    Called with done and total: None is not known, and how many are done is shown.
+    """
+    if not (is_shown and sys.stderr.isatty()):
+        yield lambda _done, _total: None
+        return
     from rich import progress  # noqa: PLC0415  # few commands need it
 
     with progress.Progress(
         progress.TextColumn("{task.description}"),
         progress.BarColumn(),
-        progress.TaskProgressColumn(),
+        progress.TaskProgressColumn(text_format_no_percentage="{task.fields[count]}"),
         progress.TimeRemainingColumn(),
         console=Console(stderr=True),
         transient=True,
-        disable=not sys.stderr.isatty(),
     ) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+        task = bar.add_task(what, total=None, count="")
+        yield lambda done, total: bar.update(task, completed=done, total=total, count=f"{done:,}")

@@ -1,6 +1,6 @@
-"""``mariner register``: sends concurrent requests, and prints their answers in order.
+"""``mariner register``: sends concurrent requests, and tells their answers in order.
 
-A sender and a printer have a queue of requests between them; the sender waits while
+One task sends and one awaits answers, with a queue of requests between them; the sender waits while
 ``limits.MAX_REQUESTS`` are pending. Standard input is read without blocking the event loop.
 """
 
@@ -8,6 +8,7 @@ import asyncio
 import codecs
 import contextlib
 import os
+import stat
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeAlias, TypeVar
@@ -15,10 +16,9 @@ from typing import NamedTuple, TypeAlias, TypeVar
 from eventer_bridge.errors import InvalidEventError, LimitError
 from eventer_bridge.model import Event, RegisterEvent
 from mariner import errors, limits
-from mariner.cli import output
 from mariner.cli.run import EXIT_FAILED, EXIT_UNKNOWN, EXIT_USAGE, CommandError, report
 from mariner.cli.target import TargetClient
-from mariner.cli.values import parse_register_event
+from mariner.cli.values import parse_register_event, parse_typed_event
 
 T = TypeVar("T")
 
@@ -39,7 +39,14 @@ def read_batches(arguments: Sequence[str], size: int) -> AsyncIterator[LabelledB
 
     Arguments are parsed at once. Lines before a wrong one come before the CommandError about it.
     """
-    parsed = [_parse_argument(f"argument {i}", text) for i, text in enumerate(arguments, 1)]
+    if len(arguments) == 2 and not (_is_object(arguments[0]) or _is_file(arguments[0])):
+        label = repr(arguments[0])
+        try:
+            parsed = [(label, parse_typed_event(*arguments))]
+        except InvalidEventError as e:
+            raise CommandError(f"{label}: {e}", EXIT_USAGE) from e
+    else:
+        parsed = [_parse_argument(f"argument {i}", text) for i, text in enumerate(arguments, 1)]
     return _batches(read_items(parsed, _parse), size)
 
 
@@ -66,14 +73,22 @@ def _batch(pending: Sequence[_Labelled]) -> LabelledBatch:
 
 
 def _parse_argument(label: str, text: str) -> _Labelled:
-    try:
+    if _is_object(text):
         return _parse(label, text)
-    except CommandError:
-        with contextlib.suppress(OSError, ValueError):  # a text that cannot be a name
-            if Path(text).is_file():
-                reason = "a file: register its lines from standard input (register < FILE)"
-                raise CommandError(f"{label}: {text!r} is {reason}", EXIT_USAGE) from None
-        raise
+    if _is_file(text):
+        reason = "is a file: register its lines from standard input (register < FILE)"
+        raise CommandError(f"{label}: {text!r} {reason}", EXIT_USAGE)
+    raise CommandError(f"{label}: expected a JSON object, or TYPE PAYLOAD alone", EXIT_USAGE)
+
+
+def _is_object(text: str) -> bool:
+    return text.lstrip().startswith("{")
+
+
+def _is_file(text: str) -> bool:
+    with contextlib.suppress(OSError, ValueError):  # a text that cannot be a name
+        return Path(text).is_file()
+    return False
 
 
 def _parse(label: str, text: str | bytes) -> _Labelled:
@@ -84,32 +99,34 @@ def _parse(label: str, text: str | bytes) -> _Labelled:
 
 
 async def register_events(
-    client: TargetClient, batches: AsyncIterator[LabelledBatch], *, quiet: bool
+    client: TargetClient,
+    batches: AsyncIterator[LabelledBatch],
+    on_registered: Callable[[Sequence[Event]], None],
 ) -> None:
-    """Register events and print them as registered, unless ``quiet``.
+    """Register events; ``on_registered`` is called with them, request by request.
 
     Raises CommandError if one was refused, its outcome is unknown, or reading them failed: pending
-    requests are still awaited and printed, and those read before registered. Raises
+    requests are still awaited and told of, and those read before registered. Raises
     ConnectionLostError if the connection was lost while no request was pending.
     """
     requests: asyncio.Queue[_Request | None] = asyncio.Queue()
     slots = asyncio.Semaphore(limits.MAX_REQUESTS)
     sender = asyncio.create_task(_send(client, batches, requests, slots))
-    printer = asyncio.create_task(_print(requests, slots, sender, quiet))
+    answers = asyncio.create_task(_answers(requests, slots, sender, on_registered))
     closing = asyncio.create_task(client.wait_closing())
     try:
-        await asyncio.wait([sender, printer, closing], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([sender, answers, closing], return_when=asyncio.FIRST_COMPLETED)
         is_input_done = sender.done()
         sender.cancel()
         requests.put_nowait(None)
-        await printer
+        await answers
         if is_input_done:
             await sender
         else:
             raise errors.ConnectionLostError(f"{client.address}: {client.close_reason}")
     finally:
         left = [requests.get_nowait() for _ in range(requests.qsize())]
-        tasks = [sender, printer, closing, *(i[1] for i in left if i is not None)]
+        tasks = [sender, answers, closing, *(i[1] for i in left if i is not None)]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -127,11 +144,11 @@ async def _send(
         requests.put_nowait((label, response))
 
 
-async def _print(
+async def _answers(
     requests: asyncio.Queue[_Request | None],
     slots: asyncio.Semaphore,
     sender: asyncio.Task[None],
-    quiet: bool,
+    on_registered: Callable[[Sequence[Event]], None],
 ) -> None:
     exit_code = 0
     while (request := await requests.get()) is not None:
@@ -143,8 +160,7 @@ async def _print(
             exit_code = max(exit_code, _exit_code(e))
             sender.cancel()
         else:
-            if not quiet:
-                output.write_jsonl(events)
+            on_registered(events)
         slots.release()
     if exit_code:
         raise CommandError("", exit_code)
@@ -162,6 +178,12 @@ def _exit_code(error: errors.MarinerError) -> int:
 
 
 # --- standard input -------------------------------------------------------------------------
+
+
+def input_bytes() -> tuple[int, int] | None:
+    """How much of standard input is read, and its size; None: it is no file."""
+    status = os.fstat(0)
+    return (os.lseek(0, 0, os.SEEK_CUR), status.st_size) if stat.S_ISREG(status.st_mode) else None
 
 
 async def read_items(arguments: Sequence[T], parse: Callable[[str, bytes], T]) -> AsyncIterator[T]:

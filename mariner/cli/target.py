@@ -223,6 +223,7 @@ def command_of(wire: TargetWire, command: click.Command) -> click.Command:
 
     return click.Command(
         command.name,
+        context_settings=command.context_settings,
         callback=call,
         params=[*wire.options, *command.params],
         help=command.help,

@@ -111,6 +111,25 @@ def parse_payload(text: str) -> model.Payload:
     return model.JsonPayload(_NULL) if payload is None else payload
 
 
+def parse_typed_event(event_type: str, payload: str) -> model.RegisterEvent:
+    """An event to register from its type, and a payload that is JSON or else a text.
+
+    Raises InvalidEventError: what begins as an object, an array or a string has to be JSON.
+    """
+    try:
+        f"{event_type}{payload}".encode()
+    except UnicodeError as e:
+        raise InvalidEventError(f"not UTF-8 text: {e}") from e
+    parsed_type = model.parse_event_type(event_type)
+    model.check_registrable(parsed_type)
+    try:
+        return model.RegisterEvent(parsed_type, None, parse_payload(payload))
+    except InvalidEventError as e:
+        if payload.lstrip().startswith(("{", "[", '"')):
+            raise InvalidEventError(f"payload: {e}") from e
+    return model.RegisterEvent(parsed_type, None, model.JsonPayload.of(payload))
+
+
 def parse_event_id(text: str) -> model.EventId:
     """The opposite of ``model.format_event_id``; raises InvalidEventError."""
     match = _EVENT_ID.fullmatch(text)
@@ -147,5 +166,18 @@ PATTERN: Final = Parsed(_pattern)
 EVENT_ID: Final = Parsed(parse_event_id)
 EVENT_ID_METAVAR: Final = "SERVER/SESSION/INSTANCE"
 
-TIME: Final[dict[str, Any]] = {"metavar": "TIME", "type": Parsed(moments.parse)}
-LAST_TIME: Final[dict[str, Any]] = {"metavar": "TIME", "type": Parsed(moments.parse_last)}
+
+def _past(parse: Callable[..., object]) -> dict[str, Any]:
+    """Attributes of an option for a moment, which may be relative to now."""
+    return {
+        "metavar": "TIME",
+        "type": Parsed(lambda text: parse(text, now=model.Timestamp.now())),
+    }
+
+
+TIME: Final = _past(moments.parse)
+LAST_TIME: Final = _past(moments.parse_last)
+TIME_HELP: Final = (
+    "How long ago (-30m, -1h, -2d; units s, m, h, d, w), now, ISO 8601 (UTC if it names no zone;"
+    " eight digits are a date), or seconds since 1970-01-01."
+)

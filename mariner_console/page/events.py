@@ -112,10 +112,11 @@ class QueryPanel(Panel):
         t_from, t_to = self._from.value.strip(), self._to.value.strip()
         if len(self._ids.value) > limits.MAX_INPUT_CHARACTERS:
             raise InvalidEventError("that is too long")
+        now = model.Timestamp.now()
         params = model.QueryTimeseriesParams(
             parts.patterns_of(self._types.value),
-            t_from=moments.parse(t_from) if t_from else None,
-            t_to=moments.parse_last(t_to) if t_to else None,
+            t_from=moments.parse(t_from, now=now) if t_from else None,
+            t_to=moments.parse_last(t_to, now=now) if t_to else None,
             ids=[parse_event_id(i) for i in self._ids.value.split()] or None,
             order=model.Order.DESCENDING if self._order.value == "new" else model.Order.ASCENDING,
             max_results=limit + 1,

@@ -290,6 +290,10 @@ async def test_a_query_is_a_table_and_a_chart(running: Running) -> None:
         await chart.get_by_text("query/b").wait_for()
         await seen.page.get_by_role("cell", name="query/a").last.click()
         await seen.until('"other": ')
+        for ago, found in (("now", "No events."), ("-1h", "50 events")):
+            await seen.page.get_by_label("From").fill(ago)
+            await seen.page.keyboard.press("Enter")
+            await seen.until(found)
         await seen.page.get_by_label("From").fill("never")
         await seen.page.keyboard.press("Enter")
         await seen.page.get_by_role("alert").get_by_text("'never'").wait_for()

@@ -51,6 +51,46 @@ def test_what_is_no_moment_is_refused(text: str) -> None:
             parse(text)
 
 
+NOW = Timestamp(1_714_564_800, 7)
+
+
+@pytest.mark.parametrize(
+    ("text", "ago_s"),
+    [
+        ("now", 0),
+        ("-0s", 0),
+        ("-90s", 90),
+        ("-30m", 1_800),
+        ("-1h", 3_600),
+        ("-2d", 172_800),
+        ("-1w", 604_800),
+        ("-999999999w", 604_799_999_395_200),
+    ],
+)
+def test_how_long_ago(text: str, ago_s: int) -> None:
+    expected = Timestamp(NOW.s - ago_s, NOW.us)
+    assert (moments.parse(text, now=NOW), moments.parse_last(text, now=NOW)) == (expected, expected)
+    with pytest.raises(InvalidEventError, match=EXPECTED):  # it may not be relative
+        moments.parse(text)
+
+
+@pytest.mark.parametrize("text", ["-1", "2024-05-01", "1714564800"])
+def test_what_is_not_relative_is_the_same_at_any_time(text: str) -> None:
+    assert moments.parse(text, now=NOW) == moments.parse(text)
+    assert moments.parse_last(text, now=NOW) == moments.parse_last(text)
+
+
+@pytest.mark.parametrize("text", ["noon", "2024", "1h", "+1h", "-1h30m", "-1.5h", "-h", "-1M"])
+def test_what_is_neither_a_moment_nor_how_long_ago(text: str) -> None:
+    for parse in (moments.parse, moments.parse_last):
+        with pytest.raises(InvalidEventError) as e:
+            parse(text, now=NOW)
+        assert str(e.value) == (
+            f"{text!r}: expected now, how long ago (-30m, -1h, -2d), ISO 8601"
+            " (2024-05-01T12:00:00Z) or seconds since 1970-01-01, not a year alone"
+        )
+
+
 def test_out_of_range() -> None:
     with pytest.raises(InvalidEventError, match="timestamp out of range"):
         moments.parse("1e300")

@@ -64,6 +64,26 @@ class Shell(NamedTuple):
         assert process.returncode is not None
         return Result(process.returncode, stdout.decode(), stderr.decode())
 
+    async def run_in_terminal(self, *arguments: str, stdin: str = "") -> tuple[int, str]:
+        """Run a command whose output and errors go to a terminal: its code, and what is written."""
+        terminal, its_end = os.openpty()
+        environment = self._variables({"TERM": "xterm", "COLUMNS": "200"})
+        files: dict[str, Any] = {"stdin": PIPE, "stdout": its_end, "stderr": its_end}
+        process = await forked.start("mariner", *arguments, environment=environment, **files)
+        os.close(its_end)
+        reading = asyncio.create_task(asyncio.to_thread(_read_terminal, terminal))
+        await process.communicate(stdin.encode())
+        assert process.returncode is not None
+        return process.returncode, await reading
+
+
+def _read_terminal(terminal: int) -> str:
+    data = b""
+    with open(terminal, "rb", buffering=0) as file, contextlib.suppress(OSError):  # it is closed
+        while chunk := file.read(1 << 16):
+            data += chunk
+    return data.decode().replace("\r\n", "\n")
+
 
 def shell_for(name: str, token: str, port: int) -> Shell:
     return Shell({"MARINER_PORT": str(port), "MARINER_NAME": name, "MARINER_TOKEN": token})

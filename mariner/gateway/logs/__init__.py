@@ -1,4 +1,4 @@
-"""Logs: JSON lines on standard error, or whatever ``log`` of the configuration says.
+"""Logs: JSON lines on standard error (text in a terminal), or whatever the configuration says.
 
 Quiet by default: warnings of all packages, and the gateway's own starts and stops.
 
@@ -28,21 +28,12 @@ from mariner.gateway.logs.pipeline import Pipeline
 DEFAULT: Final[dict[str, Any]] = {
     "version": 1,
     "disable_existing_loggers": False,
-    "formatters": {
-        "json": {
-            "()": "pythonjsonlogger.json.JsonFormatter",
-            "fmt": "{asctime}{levelname}{name}{message}",
-            "style": "{",
-            "rename_fields": {"asctime": "time", "levelname": "level", "name": "logger"},
-            "timestamp": False,
-            "datefmt": "%Y-%m-%dT%H:%M:%S%z",
-        }
-    },
+    "formatters": {"lines": {"()": "mariner.gateway.logs.lines.of_stderr"}},
     "handlers": {
         "stderr": {
             "class": "logging.StreamHandler",
             "stream": "ext://sys.stderr",
-            "formatter": "json",
+            "formatter": "lines",
         }
     },
     "loggers": {"mariner": {"level": "INFO"}, "eventer_bridge": {"level": "INFO"}},

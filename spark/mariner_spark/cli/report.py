@@ -20,7 +20,7 @@ from eventer_bridge.model import EventType, Timestamp
 from mariner.cli import output
 from mariner.cli.run import EXIT_FAILED, CommandError
 from mariner.cli.target import choose_token, server_options
-from mariner.cli.values import LAST_TIME, PATTERN, TIME
+from mariner.cli.values import LAST_TIME, PATTERN, TIME, TIME_HELP
 from mariner_spark.cli import spark_errors, spark_session, without_secrets
 
 NAMES: Final = (
@@ -32,9 +32,6 @@ NAMES: Final = (
 _ALL: Final = "all"
 _PORT: Final = 23014
 _ADDRESS: Final = re.compile(r"(?:\[[^\]]+\]|[^:\[\]]+)(?::[0-9]{1,5})?")
-_TIME_HELP: Final = (
-    "ISO 8601 (UTC if it names no zone; eight digits are a date), or seconds since 1970-01-01."
-)
 
 
 @click.command()
@@ -52,7 +49,7 @@ _TIME_HELP: Final = (
     metavar="HOST[:PORT]",
     help=f"Events of this gateway that --name may query. Default port: {_PORT}.",
 )
-@click.option("--from", "first", **TIME, help=f"Timestamp at or after this. {_TIME_HELP}")
+@click.option("--from", "first", **TIME, help=f"Timestamp at or after this. {TIME_HELP}")
 @click.option(
     "--to", "last", **LAST_TIME, help="Timestamp at or before this; a date includes its whole day."
 )

@@ -20,6 +20,8 @@ from tests.support.shell import Result, Shell, lines, read_line, shell_for, star
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
+NO_EVENT = "expected a JSON object, or TYPE PAYLOAD alone"
+
 
 # --- register and query -------------------------------------------------------------------------
 
@@ -83,6 +85,28 @@ async def test_register_arguments(shell: Shell) -> None:
     assert quiet == (0, "", "")
     latest = await shell.run("query", "latest", "--type", "arguments")
     assert latest.values == [3]
+
+
+async def test_register_a_type_and_a_payload(shell: Shell, server: Gateway) -> None:
+    for payload, value in (("on", "on"), ('{"on": true}', {"on": True}), ("-5", -5)):
+        result = await shell.run("register", "typed/1", payload, "--batch", "2")
+        assert (result.code, result.stderr, result.values) == (0, "", [value])
+    assert (await shell.run("query", "latest", "--type", "typed/1")).values == [-5]
+    broken = await shell.run("register", "typed/1", '{"on": tru}')
+    assert broken.code == 2
+    assert re.match("mariner: error: 'typed/1': payload: expected JSON: JSON is", broken.stderr)
+    more = await shell.run("register", "typed/1", "on", "off")
+    assert more == (2, "", f"mariner: error: argument 1: {NO_EVENT}\n")
+    option = await shell.run("register", "typed/1", "--quite")
+    assert option.code == 2
+    assert "--quite" in option.stderr
+    assert "Did you mean" in option.stderr
+    assert "--quiet" in option.stderr
+    refused = await shell_for("reader", "reads", server.port).run("register", "typed/1", "on")
+    assert refused.code == 1
+    assert refused.stderr == (
+        "mariner: error: 'typed/1': register_events[0]: no right to register 'typed/1'\n"
+    )
 
 
 async def test_an_event_is_one_line(shell: Shell) -> None:
@@ -154,7 +178,7 @@ async def test_wrong_line(shell: Shell) -> None:
 
 async def test_wrong_argument_registers_nothing(shell: Shell) -> None:
     result = await shell.run("register", '{"type": "wrong/argument"}', "1")
-    assert result == (2, "", "mariner: error: argument 2: Expected `object`, got `int`\n")
+    assert result == (2, "", f"mariner: error: argument 2: {NO_EVENT}\n")
     assert await shell.run("query", "--type", "wrong/argument") == (0, "", "")
 
 
@@ -167,7 +191,9 @@ async def test_a_file_as_argument_of_register(shell: Shell, tmp_path: Path) -> N
     for name in (str(tmp_path), "x" * 5_000):
         result = await shell.run("register", name)
         assert result.code == 2
-        assert "argument 1: JSON is malformed: " in result.stderr
+        assert result.stderr == f"mariner: error: argument 1: {NO_EVENT}\n"
+    result = await shell.run("register", str(path), str(path))
+    assert result == (2, "", f"mariner: error: argument 1: '{path}' {reason}\n")
 
 
 async def test_refused_events(server: Gateway) -> None:
@@ -313,13 +339,49 @@ async def test_query_table(shell: Shell) -> None:
     assert second.endswith("2 bytes of 't'")
 
 
+async def test_query_in_a_terminal(shell: Shell) -> None:
+    stdin = lines(*range(101), event_type="many")
+    assert (await shell.run("register", "--quiet", "--batch", "101", stdin=stdin)).code == 0
+
+    async def query(*options: str) -> tuple[list[Any], str]:
+        more = ("query", "--type", "many", "--format", "jsonl", *options)
+        code, text = await shell.run_in_terminal(*more)
+        assert code == 0, text
+        events, _, message = text.partition("mariner: ")
+        return Result(0, events, "").values, message
+
+    said = "only the {} 100 events, there may be more: see --all and --limit\n"
+    assert await query() == ([*range(100, 0, -1)], said.format("newest"))
+    assert await query("--order", "asc") == ([*range(100)], said.format("first"))
+    assert await query("--all") == ([*range(100, -1, -1)], "")
+    assert await query("--limit", "100") == ([*range(100, 0, -1)], "")
+    assert len((await shell.run("query", "--type", "many")).values) == 101
+    code, text = await shell.run_in_terminal("query", "--type", "many")
+    assert code == 0
+    assert text.startswith("\x1b[1mID")  # a table
+
+
+async def test_progress_is_shown_in_a_terminal(shell: Shell) -> None:
+    stdin = lines(*range(3), event_type="shown")
+    code, text = await shell.run_in_terminal("register", "--quiet", stdin=stdin)
+    assert code == 0
+    assert re.search(r"register .* 3 ", text)
+    code, text = await shell.run_in_terminal("query", "--type", "shown", "--payload", "1")
+    assert code == 0
+    assert re.search(r"query .*100%", text)
+    assert re.search(r"\n1/\d+/1 +shown .* 1\n$", text)
+    quiet = await shell.run("query", "--type", "shown", "--payload", "1")
+    assert (quiet.values, quiet.stderr) == ([1], "")
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
+        (["--limit", "1", "--all"], "Give either --limit or --all, not both."),
         (["--type", ""], "Invalid value for '--type': an empty event type is written as []"),
         (["--type", "[1"], "Invalid value for '--type': expected a JSON array of strings"),
         (["--type", "a/*/b"], "Invalid value for '--type': "),
-        (["--from", "noon"], "Invalid value for '--from': 'noon': expected ISO 8601"),
+        (["--from", "noon"], "Invalid value for '--from': 'noon': expected now, how long ago"),
         (["--id", "1/2"], "Invalid value for '--id': '1/2': expected SERVER/SESSION/INSTANCE"),
         (["--payload", "{"], "Invalid value for '--payload': expected JSON: Input data was"),
         (["latest", "--id", "1/2/3"], "--id does not apply to a query of 'latest'."),

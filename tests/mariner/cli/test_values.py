@@ -2,6 +2,7 @@
 
 import math
 
+import click
 import msgspec
 import pytest
 
@@ -16,12 +17,15 @@ from eventer_bridge.model import (
     RegisterEvent,
     Timestamp,
 )
+from mariner.cli.backup import restore
+from mariner.cli.mariner_server import query
 from mariner.cli.values import (
     counted,
     parse_event_id,
     parse_payload,
     parse_register_event,
     parse_timestamp,
+    parse_typed_event,
 )
 
 
@@ -49,6 +53,22 @@ def test_no_moment(value: str | float) -> None:
 def test_moment_out_of_range() -> None:
     with pytest.raises(InvalidEventError, match="timestamp out of range"):
         parse_timestamp(1e300)
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments"),
+    [
+        (query, ["--from", "-1h", "--to=-1h", "--source-from=-1h", "--source-to", "-1h"]),
+        (restore, ["--until", "-1h"]),
+    ],
+)
+def test_how_long_ago_is_no_option(command: click.Command, arguments: list[str]) -> None:
+    before = Timestamp.now()
+    parsed = command.make_context(command.name, [*arguments], resilient_parsing=True).params
+    found = [i for i in parsed.values() if isinstance(i, Timestamp)]
+    assert len(found) == sum("-1h" in i for i in arguments)
+    for moment in found:
+        assert before <= Timestamp(moment.s + 3_600, moment.us) <= Timestamp.now()
 
 
 def test_format_moment() -> None:
@@ -110,6 +130,49 @@ def test_payload_to_look_for(text: str, expected: Payload) -> None:
 def test_wrong_payload_to_look_for(text: str, reason: str) -> None:
     with pytest.raises(InvalidEventError) as e:
         parse_payload(text)
+    assert str(e.value).startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("on", b'"on"'),
+        ("", b'""'),
+        ("1.0", b"1.0"),
+        ("1.2.3", b'"1.2.3"'),
+        ("NaN", b'"NaN"'),
+        ("null", b"null"),
+        ('"on"', b'"on"'),
+        ('{"on": true}', b'{"on": true}'),
+        ("21 °C", '"21 °C"'.encode()),
+    ],
+)
+def test_typed_event(text: str, expected: bytes) -> None:
+    payload = JsonPayload(msgspec.Raw(expected))
+    assert parse_typed_event("a/b", text) == RegisterEvent(("a", "b"), None, payload)
+
+
+def test_typed_event_of_bytes_and_of_a_type_with_a_slash() -> None:
+    binary = '{"payload_type": "binary", "data_type": "t", "data": "AP8="}'
+    event = parse_typed_event('["a/b"]', binary)
+    assert event == RegisterEvent(("a/b",), None, BinaryPayload("t", b"\x00\xff"))
+
+
+@pytest.mark.parametrize(
+    ("event_type", "payload", "reason"),
+    [
+        ("a/?", "on", "event type 'a/?': '?' and '*' are for queries only"),
+        ("", "on", "an empty event type is written as []"),
+        ("a", ' {"on": tru}', "payload: expected JSON: JSON is malformed"),
+        ("a", "[1", "payload: expected JSON: Input data was truncated"),
+        ("a", '"on', "payload: expected JSON: Input data was truncated"),
+        ("a", "\udcff", "not UTF-8 text: "),
+        ("\udcff", "on", "not UTF-8 text: "),
+    ],
+)
+def test_wrong_typed_event(event_type: str, payload: str, reason: str) -> None:
+    with pytest.raises(InvalidEventError) as e:
+        parse_typed_event(event_type, payload)
     assert str(e.value).startswith(reason)
 
 

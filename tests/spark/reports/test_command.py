@@ -240,7 +240,7 @@ def test_of_a_lake(spark: SparkSession, tmp_path: Path) -> None:
             ["--gateway", "a", "--name", "a", "--token", "b", "--token-file", "c"],
             "Give either --token or --token-file",
         ),
-        (["--store", "a", "--from", "yesterday"], "'yesterday': expected ISO 8601"),
+        (["--store", "a", "--from", "yesterday"], "'yesterday': expected now, how long ago"),
         (["--store", "a", "--type", "a/*/b"], "--type"),
         (["--store", "a", "--depth", "0"], "--depth"),
     ],

@@ -1,8 +1,17 @@
-"""Logs: JSON lines by default, and whatever the configuration says."""
+"""Logs: JSON lines by default, text in a terminal, and whatever the configuration says."""
 
+import io
 import json
+import logging
+import re
 import subprocess
 import sys
+
+import pytest
+
+from mariner.gateway import logs
+from mariner.gateway.logs import lines
+from mariner.gateway.logs.records import shorten
 
 CODE = """
 import logging, sys
@@ -33,6 +42,49 @@ def test_json_lines_by_default() -> None:
         "count": 3,
     }
     assert (second["level"], second["message"]) == ("WARNING", "shown too")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_text_with_milliseconds_in_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    handler = logging.StreamHandler(terminal)
+    assert logs.DEFAULT["handlers"]["stderr"]["formatter"] in logs.DEFAULT["formatters"]
+    handler.setFormatter(lines.of_stderr())
+    try:
+        raise ValueError("wrong\x1b[31m")
+    except ValueError as e:
+        record = logging.makeLogRecord(
+            {
+                "name": "mariner.x",
+                "levelname": "ERROR",
+                "msg": "failed\n%s",
+                "args": ("\x1b[2J",),
+                "exc_info": (type(e), e, e.__traceback__),
+                "created": 1_714_564_800.0456,
+                "msecs": 45.0,
+                "peer": "127.0.0.1:5",
+                "reason": "a=b \x07",
+                "none": None,
+                "counts": {"ä": [1, 2.5]},
+                "empty": "",
+            }
+        )
+    for written in (record, shorten(record)):
+        terminal.truncate(0)
+        terminal.seek(0)
+        handler.emit(written)
+        first, *trace = terminal.getvalue().splitlines()
+        assert re.fullmatch(r"2024-05-01 \d\d:\d\d:00\.045 ERROR mariner\.x: .*", first)
+        assert first.partition("mariner.x: ")[2] == (
+            r"failed\n\x1b[2J peer=127.0.0.1:5"
+            r' reason="a=b \u0007" none=null counts={"ä": [1, 2.5]} empty=""'
+        )
+        assert trace[0] == "Traceback (most recent call last):"
+        assert trace[-1] == r"ValueError: wrong\x1b[31m"
 
 
 def test_the_configuration_wins() -> None:
