@@ -1,12 +1,10 @@
 """The event model of all wires, the engine and all backends.
 
-Source: 000 (event data structure), 001 (status, queries, event ordering), 002 (JSON shape).
-
-All records are frozen ``msgspec.Struct`` values whose field names are those of the Mariner JSON
-Schema (002), so that the Mariner codec decodes into them directly. A JSON payload is kept as the
-received bytes (``msgspec.Raw``): the core does not decode it (000: "Event server doesn't decode
-payload") except for comparison (``payloads``). Decoding into a record refuses unknown properties,
-which may hide anything (deeply nested JSON); the Mariner codec removes them then.
+It is that of Hat: events, status, queries and the order of events. All records are frozen
+``msgspec.Struct`` values whose field names are those of the Mariner protocol, so that its codec
+decodes into them directly. A JSON payload is kept as the received bytes (``msgspec.Raw``): the core
+does not decode it except for comparison (``payloads``). Decoding into a record refuses unknown
+properties, which may hide anything (deeply nested JSON); the Mariner codec removes them then.
 
 Values may be passed between threads. They are not tracked by the cyclic garbage collector
 (``gc=False``): nothing in them can form a cycle.
@@ -33,15 +31,18 @@ _US: Final = timedelta(microseconds=1)
 Int64: TypeAlias = Annotated[int, msgspec.Meta(ge=INT64_MIN, le=INT64_MAX)]
 """A signed 64-bit integer: the range of every integer of the protocols."""
 
+HistoryId: TypeAlias = Annotated[str, msgspec.Meta(max_length=limits.MAX_HISTORY_ID_CHARACTERS)]
+"""Name of a history, which is what a server's ids are worth something in."""
+
 EventType: TypeAlias = tuple[str, ...]
 """Event type: its segments. In queries and subscriptions ``?`` and ``*`` are wildcards."""
 
 WILDCARDS: Final = frozenset(("?", "*"))
-"""Segments with a meaning in queries; never part of a registered type (000)."""
+"""Segments with a meaning in queries; never part of a registered type."""
 
 
 class Status(enum.Enum):
-    """State of an event server (001, "Server status")."""
+    """State of an event server."""
 
     STANDBY = "STANDBY"
     STARTING = "STARTING"
@@ -206,7 +207,7 @@ class Event(_Record, frozen=True):
 
 
 def natural_key(event: Event) -> tuple[Timestamp, EventId]:
-    """Sort key of the natural order: events of one server by id, of several by timestamp (001).
+    """Sort key of the natural order: events of one server by id, of several by timestamp.
 
     Timestamps of one server never go backwards when its ids rise. Ties between servers are broken
     by id, so that the order is total.
@@ -215,7 +216,7 @@ def natural_key(event: Event) -> tuple[Timestamp, EventId]:
 
 
 def check_registrable(event_type: EventType) -> None:
-    """Raise ``InvalidEventError`` for a type that only queries may have (000, "type")."""
+    """Raise ``InvalidEventError`` for a type that only queries may have."""
     if not WILDCARDS.isdisjoint(event_type):
         raise InvalidEventError(
             f"event type {'/'.join(event_type)!r}: '?' and '*' are for queries only,"
@@ -270,14 +271,14 @@ class SourceType(enum.Enum):
 
 
 class Source(NamedTuple):
-    """Source of registrations: unique for one execution of the server (000, "Communication")."""
+    """Source of registrations: unique for one execution of the server."""
 
     type: SourceType
     id: int
 
 
 class ProcessEvent(msgspec.Struct, frozen=True, gc=False):
-    """An event while its session is processed (000): its source is known, its id maybe not yet."""
+    """An event while its session is processed: its source is known, its id maybe not yet."""
 
     source: Source
     type: EventType
@@ -287,9 +288,9 @@ class ProcessEvent(msgspec.Struct, frozen=True, gc=False):
 
 
 class QueryLatestParams(msgspec.Struct, frozen=True, gc=False):
-    """Latest event of each type that matches (001, "latest"); None means all types.
+    """Latest event of each type that matches; None means all types.
 
-    ``last_event_id`` continues after the end of an answer, as 002 says of every answer with
+    ``last_event_id`` continues after the end of an answer, as of every answer with
     ``more_follows``: only types after that of this event are returned. Types are in the order of
     their first registration, so that the pages of a query have each type once, whatever is
     registered meanwhile. If the server no longer has that event, it cannot continue: the answer
@@ -301,16 +302,15 @@ class QueryLatestParams(msgspec.Struct, frozen=True, gc=False):
 
 
 class QueryTimeseriesParams(msgspec.Struct, frozen=True, gc=False):
-    """Sequence of events ordered by timestamp or source timestamp (001, "timeseries").
+    """Sequence of events ordered by timestamp or source timestamp.
 
     All bounds are inclusive. ``max_results`` is at least 0. All conditions must hold.
 
-    ``ids``, ``payload`` and ``unique_type`` are those of 000 ("query events"), which 001 lacks.
-    They apply before the paging of 001: ``unique_type`` chooses among the events that satisfy all
-    other conditions, then the events up to and including ``last_event_id`` are discarded, then
-    ``max_results`` counts. So the pages of a query add up to its whole answer. (With
-    ``unique_type`` only as long as no new event replaces ``last_event_id``, which a ``t_to`` in the
-    past ensures.)
+    ``ids``, ``payload`` and ``unique_type`` are known by our servers only. They apply before
+    paging: ``unique_type`` chooses among the events that satisfy all other conditions, then the
+    events up to and including ``last_event_id`` are discarded, then ``max_results`` counts. So the
+    pages of a query add up to its whole answer. (With ``unique_type`` only as long as no new event
+    replaces ``last_event_id``, which a ``t_to`` in the past ensures.)
 
     Attributes:
         ids: only events with these ids; at most ``limits.MAX_QUERY_IDS``; empty for no event.
@@ -334,7 +334,7 @@ class QueryTimeseriesParams(msgspec.Struct, frozen=True, gc=False):
 
 
 class QueryServerParams(msgspec.Struct, frozen=True, gc=False):
-    """Events of one server in ascending natural order (001, "server")."""
+    """Events of one server in ascending natural order."""
 
     server_id: int
     persisted: bool = False

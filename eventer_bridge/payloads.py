@@ -1,6 +1,6 @@
 """Payloads: equality, and the bounds of registered JSON payloads.
 
-Binary payloads are equal if their type labels and their data are (000, "query events"). JSON
+Binary payloads are equal if their type labels and their data are. JSON
 payloads are equal if their values are, as in JSON Schema: ``1`` equals ``1.0`` but not ``true``,
 and the order of an object's keys does not count. Only here does the core decode payloads, on
 request and if the bytes differ. Payloads that Python cannot hold (nested too deeply, numbers of

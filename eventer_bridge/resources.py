@@ -1,19 +1,23 @@
 """Resources: objects that own tasks, and files that are read without blocking."""
 
+import abc
 import asyncio
 import contextlib
 import errno
 import functools
 import importlib.resources
+import inspect
+import logging
 import os
 import stat
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from io import BufferedReader
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, ParamSpec, Self, TypeVar
 
-from hat import aio
-from typing_extensions import override
+P = ParamSpec("P")
+T = TypeVar("T")
+mlog = logging.getLogger(__name__)
 
 _KINDS: Final = {
     stat.S_IFIFO: "a FIFO",
@@ -23,23 +27,161 @@ _KINDS: Final = {
 }
 
 
-class Resource(aio.Resource):
-    """A resource with a group of tasks of its own."""
+class Tasks:
+    """Tasks that are cancelled together. What one of them raises is logged; the others go on.
+
+    It belongs to the running loop. A group of hat-aio does in its place.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._closing: asyncio.Future[None] = self._loop.create_future()
+        self._closed: asyncio.Future[None] = self._loop.create_future()
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.async_close()
+
+    def spawn(
+        self, function: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
+    ) -> asyncio.Future[T]:
+        """Run a coroutine as a task; only closing the group cancels it.
+
+        Raises ``RuntimeError`` if that has begun.
+        """
+        if not self.is_open:
+            raise RuntimeError("the group of tasks is closed")
+        task = self._loop.create_task(function(*args, **kwargs))
+        self._tasks.add(task)
+        task.add_done_callback(self._on_done)
+        return asyncio.shield(task)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nobody has begun to close it."""
+        return not self._closing.done()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed, and all its tasks have ended."""
+        return self._closed.done()
+
+    async def wait_closing(self) -> None:
+        """Wait until somebody begins to close it."""
+        await asyncio.shield(self._closing)
+
+    async def wait_closed(self) -> None:
+        """Wait until it is closed."""
+        await asyncio.shield(self._closed)
+
+    def close(self) -> None:
+        """Begin to close it: its tasks are cancelled soon."""
+        if not self.is_open:
+            return
+        self._closing.set_result(None)
+        for task in self._tasks:
+            self._loop.call_soon(task.cancel)
+        self._end_if_empty()
+
+    async def async_close(self) -> None:
+        """Close it, and wait until it is closed."""
+        self.close()
+        await self.wait_closed()
+
+    def _on_done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.remove(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            mlog.error("a task failed: %s", error, exc_info=error)
+        self._end_if_empty()
+
+    def _end_if_empty(self) -> None:
+        if not self.is_open and not self._tasks and not self.is_closed:
+            self._closed.set_result(None)
+
+
+class Resource(abc.ABC):  # noqa: B024  # some that derive from it are abstract
+    """What has a group of tasks, and is open as long as it; ``async with`` closes it."""
 
     @functools.cached_property
-    @override
-    def async_group(self) -> aio.Group:
+    def async_group(self) -> Tasks:
         """Group of its tasks; closing it closes the resource."""
-        return aio.Group()
+        return Tasks()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.async_close()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nobody has begun to close it."""
+        return self.async_group.is_open
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed, and all its tasks have ended."""
+        return self.async_group.is_closed
+
+    async def wait_closing(self) -> None:
+        """Wait until somebody begins to close it."""
+        await self.async_group.wait_closing()
+
+    async def wait_closed(self) -> None:
+        """Wait until it is closed."""
+        await self.async_group.wait_closed()
+
+    def close(self) -> None:
+        """Begin to close it: its tasks are cancelled soon."""
+        self.async_group.close()
+
+    async def async_close(self) -> None:
+        """Close it, and wait until it is closed."""
+        await self.async_group.async_close()
+
+
+async def call_on_cancel(function: Callable[..., object], *args: Any) -> None:
+    """When cancelled, call a function; if it is a coroutine, wait for it."""
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.get_running_loop().create_future()
+    called = function(*args)
+    if inspect.isawaitable(called):
+        await called
+
+
+async def call_on_done(waiting: Awaitable[object], function: Callable[[], object]) -> None:
+    """Call a function when something ends, whatever it raises; not when cancelled before."""
+    with contextlib.suppress(Exception):
+        await waiting
+    function()
+
+
+async def uncancellable(work: Coroutine[Any, Any, T], *, raises: bool = True) -> T:
+    """Run a coroutine to its end, even when cancelled; unless it ``raises`` that then, in vain."""
+    task = asyncio.get_running_loop().create_task(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as e:
+            cancelled = e
+    if cancelled is not None and raises:
+        if not task.cancelled():
+            task.exception()  # is given up with its result
+        raise cancelled
+    return task.result()
 
 
 @contextlib.asynccontextmanager
-async def closed_on_error(resource: aio.Resource) -> AsyncIterator[None]:
+async def closed_on_error(resource: Resource) -> AsyncIterator[None]:
     """Close a resource if its beginning fails."""
     try:
         yield
     except BaseException:
-        await aio.uncancellable(resource.async_close())
+        await uncancellable(resource.async_close())
         raise
 
 

@@ -1,4 +1,4 @@
-"""Subscriptions: sets of query types (000, "type").
+"""Subscriptions: sets of query types.
 
 In a query type ``?`` matches one segment and ``*``, which must be the last, matches zero or
 more. Hostile query types cost no more than others:

@@ -2,28 +2,29 @@
 
 A server with ``client_ca`` requires a certificate of that CA from every client (mutual
 TLS) that is not on the revocation list (``crl``). Errors name the faulty file.
+
+Only what looks into certificates needs ``cryptography``, which a client may be without.
 """
 
+import contextlib
 import re
 import ssl
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
-
-from cryptography import x509
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    PublicFormat,
-    load_pem_private_key,
-)
+from typing import TYPE_CHECKING, Any, Final
 
 from eventer_bridge import limits
 from eventer_bridge.errors import ConfigurationError
 from eventer_bridge.resources import read_regular
 
+if TYPE_CHECKING:
+    from cryptography import x509
+
 _CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
 """Of TLS 1.2: forward secret and authenticated, as all of TLS 1.3 are; OpenSSL would add CBC."""
+
+_OTHER_KEY: Final = ("KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH")
 
 _CRL: Final = re.compile(rb"-----BEGIN X509 CRL-----.*?-----END X509 CRL-----", re.DOTALL)
 
@@ -142,8 +143,10 @@ def has_root(ca: Path) -> bool:
     return any(i.issuer == i.subject for i in _read_certificates(ca))
 
 
-def read_crl(crl: Path) -> list[x509.CertificateRevocationList]:
+def read_crl(crl: Path) -> "list[x509.CertificateRevocationList]":
     """The revocation lists of a PEM file; ``ConfigurationError``: it is missing or invalid."""
+    from cryptography import x509  # noqa: PLC0415  # see the module
+
     try:
         found = [x509.load_pem_x509_crl(i) for i in _CRL.findall(_read(crl))]
     except ValueError:
@@ -153,8 +156,10 @@ def read_crl(crl: Path) -> list[x509.CertificateRevocationList]:
     return found
 
 
-def is_revoked(ssl_object: Any, lists: Sequence[x509.CertificateRevocationList]) -> bool:
+def is_revoked(ssl_object: Any, lists: "Sequence[x509.CertificateRevocationList]") -> bool:
     """Whether the peer's certificate is on one of the lists; ``ssl_object`` is None without TLS."""
+    from cryptography import x509  # noqa: PLC0415  # see the module
+
     encoded = ssl_object.getpeercert(binary_form=True) if ssl_object is not None else None
     if not encoded:
         return False
@@ -173,29 +178,29 @@ def _harden(context: ssl.SSLContext) -> None:
 
 
 def _load_pair(context: ssl.SSLContext, cert: Path, key: Path) -> None:
-    certificate = _read_certificates(cert)[0]
-    if certificate.not_valid_after_utc < datetime.now(UTC):
-        raise ConfigurationError(f"{cert}: expired on {certificate.not_valid_after_utc:%Y-%m-%d}")
-    data = _read(key)
-    try:
-        private_key = load_pem_private_key(data, None)
-    except TypeError:
+    _check_certificates(cert)
+    with contextlib.suppress(ModuleNotFoundError):  # see the module: the server says it, too
+        if (end := _read_certificates(cert)[0].not_valid_after_utc) < datetime.now(UTC):
+            raise ConfigurationError(f"{cert}: expired on {end:%Y-%m-%d}")
+    _read(key)
+
+    def refuse() -> str:
         raise ConfigurationError(
             f"{key}: the private key is encrypted, expected an unencrypted one"
-        ) from None
-    except ValueError:
-        raise ConfigurationError(f"{key}: expected a private key in PEM form") from None
-    form = Encoding.DER, PublicFormat.SubjectPublicKeyInfo
-    if certificate.public_key().public_bytes(*form) != private_key.public_key().public_bytes(*form):
-        raise ConfigurationError(f"{key}: the private key does not match {cert}")
+        )
+
     try:
-        context.load_cert_chain(cert, key)
+        context.load_cert_chain(cert, key, refuse)
     except ssl.SSLError as e:
-        raise ConfigurationError(f"{cert}: cannot be used: {e.reason or e}") from e
+        if e.reason in _OTHER_KEY:
+            raise ConfigurationError(f"{key}: the private key does not match {cert}") from None
+        if e.reason is None:
+            raise ConfigurationError(f"{key}: expected a private key in PEM form") from None
+        raise ConfigurationError(f"{cert}: cannot be used: {e.reason}") from e
 
 
 def _load_ca(context: ssl.SSLContext, ca: Path) -> None:
-    _read_certificates(ca)
+    _check_certificates(ca)
     try:
         context.load_verify_locations(ca)
     except ssl.SSLError as e:
@@ -219,12 +224,26 @@ def _load_crl(context: ssl.SSLContext, crl: Path, client_ca: Path) -> None:
     context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
 
 
-def _read_certificates(path: Path) -> list[x509.Certificate]:
+def _check_certificates(path: Path) -> None:
+    text = _read(path).decode("ascii", "ignore") or "-"
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=text)
+    except ssl.SSLError:
+        raise _no_certificate(path) from None
+
+
+def _read_certificates(path: Path) -> "list[x509.Certificate]":
+    from cryptography import x509  # noqa: PLC0415  # see the module
+
     data = _read(path)
     try:
         return x509.load_pem_x509_certificates(data)
     except ValueError:
-        raise ConfigurationError(f"{path}: expected a certificate in PEM form") from None
+        raise _no_certificate(path) from None
+
+
+def _no_certificate(path: Path) -> ConfigurationError:
+    return ConfigurationError(f"{path}: expected a certificate in PEM form")
 
 
 def _read(path: Path) -> bytes:

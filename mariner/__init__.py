@@ -7,6 +7,8 @@ gateway do not pay for it::
 
     async with await mariner.connect("gateway", 23014, client_name="app") as connection:
         await connection.register("lamp/1", {"on": True})
+
+Where nothing is awaited, :mod:`mariner.sync` has the same.
 """
 
 import importlib
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
         Status,
         Timestamp,
     )
-    from mariner import client, errors
+    from mariner import client, errors, sync
     from mariner.client import (
         BufferedClient,
         BufferStatus,
@@ -121,6 +123,7 @@ __all__ = [
     "errors",
     "event",
     "latest",
+    "sync",
     "timeseries",
     "tls",
 ]
@@ -128,6 +131,7 @@ __all__ = [
 _MODULES: Final = {
     "client": "mariner.client",
     "errors": "mariner.errors",
+    "sync": "mariner.sync",
     "tls": "eventer_bridge.tls",
 }
 _PLACES: Final = (

@@ -1,7 +1,7 @@
 """The door: connections of browsers, bounded before anything is known of who is there.
 
-:func:`eventer_bridge.net.listen` accepts, counts and bounds them, as it does for the gateway: a
-connection has a :class:`~eventer_bridge.net.Slot` for new ones until the gate finds a login in one
+``net.accepting.listen`` accepts, counts and bounds them, as it does for the gateway: a
+connection has a slot (``net.admission``) for new ones until the gate finds a login in one
 of its requests. What follows is uvicorn's, with a deadline for each request, and without more bytes
 of its head than a browser sends.
 """
@@ -17,7 +17,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from eventer_bridge.net import Slot
+from eventer_bridge.net.admission import Slot
 from mariner_console import limits
 
 mlog = logging.getLogger(__name__)

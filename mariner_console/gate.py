@@ -30,7 +30,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from eventer_bridge.core import tokens
 from eventer_bridge.core.tokens import ScryptChecks, TokenHash
-from eventer_bridge.net import Slot
+from eventer_bridge.net.admission import Slot
 from mariner_console import limits
 from mariner_console.config import User, passwords
 from mariner_console.door import SLOT

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from eventer_bridge.net import Bounds
+from eventer_bridge.net.quota import Bounds
 
 SCRAPE_PERIOD_S: Final = 2.0
 """Between two readings of ``/metrics``: what a person calls live, and a few ms for the gateway."""

@@ -8,11 +8,13 @@ from functools import partial
 
 import uvicorn
 from fastapi import FastAPI
-from hat import aio
 from nicegui import ui
 
-from eventer_bridge import net, tls
-from eventer_bridge.net import quota
+from eventer_bridge import tls
+from eventer_bridge.net import accepting, quota
+from eventer_bridge.net.accepting import Acceptor
+from eventer_bridge.net.admission import Admission
+from eventer_bridge.resources import Tasks, call_on_cancel
 from mariner_console import door, limits, page
 from mariner_console.config import ConsoleConfig
 from mariner_console.gate import Gate, Logins
@@ -33,12 +35,12 @@ async def serve(config: ConsoleConfig, on_listening: Callable[[str], None]) -> N
     """
     at = config.listen
     logins = Logins(config.users)
-    group = aio.Group()
+    group = Tasks()
     try:
         watchers = [_in_group(group, Watcher(i)) for i in config.gateways]
         server = _make_server(config, logins, watchers)
         acceptor = await _listen(config, server)
-        group.spawn(aio.call_on_cancel, acceptor.async_close)
+        group.spawn(call_on_cancel, acceptor.async_close)
 
         def stop() -> None:
             acceptor.stop()
@@ -56,16 +58,16 @@ async def serve(config: ConsoleConfig, on_listening: Callable[[str], None]) -> N
         await logins.async_close()
 
 
-async def _listen(config: ConsoleConfig, server: _Server) -> net.Acceptor:
+async def _listen(config: ConsoleConfig, server: _Server) -> Acceptor:
     """Let browsers in. Nobody is logged in before the application has started."""
     at = config.listen
     quota.raise_file_limit()
     bounds = limits.CONNECTIONS.fitting(quota.file_limit() - limits.RESERVED_DESCRIPTORS)
-    return await net.listen(
+    return await accepting.listen(
         at.host,
         at.port,
         partial(door.BrowserConnection, server),
-        admission=net.Admission(bounds),
+        admission=Admission(bounds),
         tls=None if at.tls is None else tls.server_context(at.tls.cert, at.tls.key),
         handshake_timeout_s=limits.REQUEST_TIMEOUT_S,
     )
@@ -86,6 +88,6 @@ def _make_server(config: ConsoleConfig, logins: Logins, watchers: list[Watcher])
     return _Server(door.settings(Gate(app, logins, is_tls=config.listen.tls is not None)))
 
 
-def _in_group(group: aio.Group, watcher: Watcher) -> Watcher:
-    group.spawn(aio.call_on_cancel, watcher.async_close)
+def _in_group(group: Tasks, watcher: Watcher) -> Watcher:
+    group.spawn(call_on_cancel, watcher.async_close)
     return watcher

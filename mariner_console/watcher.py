@@ -19,7 +19,6 @@ from urllib.parse import urljoin
 
 import aiohttp
 import msgspec
-from hat import aio
 
 from eventer_bridge import tls
 from eventer_bridge.control.client import Addressee
@@ -36,7 +35,7 @@ from eventer_bridge.model import (
 from eventer_bridge.net import connecting
 from eventer_bridge.net import limits as net_limits
 from eventer_bridge.net.connecting import keep_trying
-from eventer_bridge.resources import Resource
+from eventer_bridge.resources import Resource, Tasks, call_on_cancel, uncancellable
 from mariner import client
 from mariner.errors import ConnectionLostError, MarinerError
 from mariner.gateway import cursor_requests, status
@@ -97,7 +96,7 @@ class Tail(Resource):
                 async for events in connection.events():
                     self.kept.put(events)
             finally:
-                await aio.uncancellable(connection.async_close())
+                await uncancellable(connection.async_close())
             self.lost_s, self.back_s = time.time(), None
             connection = await self._connect()
             self.back_s = time.time()
@@ -245,7 +244,7 @@ class Watcher(Resource):
                 self.view.on_lost(str(e))
             finally:
                 self._connection = None
-                await aio.uncancellable(connection.async_close())
+                await uncancellable(connection.async_close())
             await asyncio.sleep(net_limits.RECONNECT_MIN_S)
 
     async def _connect(self) -> client.Client:
@@ -257,7 +256,7 @@ class Watcher(Resource):
 
     async def _use(self, connection: client.Client) -> None:
         """Read from a connection until it is lost: raises ConnectionLostError then."""
-        async with aio.Group() as group:
+        async with Tasks() as group:
             self.view.alarms.clear()
             reading = group.spawn(self._take_alarms, connection)
             self.view.on_answer(connection.status, time.monotonic(), time.time())

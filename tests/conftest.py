@@ -51,7 +51,10 @@ if os.access("/dev/shm", os.W_OK):  # stores that only last as long as a test
 LONG: Final = ("spark", "torture", "perf", "eventer_bridge/backends", "test_wheel.py")
 """Begun first, so that no worker is left alone with one of them in the end."""
 
-PATIENT: Final = ("spark", "torture", "perf", "deploy", "console", "test_wheel.py", "test_build.py")
+PATIENT: Final = (
+    *("spark", "torture", "perf", "deploy", "console"),
+    *("test_wheel.py", "test_client_wheel.py", "test_build.py"),
+)
 """They start a JVM, browsers, builds or many processes, which take a minute on a busy machine."""
 
 PATIENT_TIMEOUT_S: Final = 600

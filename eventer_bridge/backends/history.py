@@ -24,17 +24,15 @@ Any thread.
 
 import uuid
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Final, NamedTuple, TypeAlias
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
 from eventer_bridge import limits
-from eventer_bridge.model import Event, EventType, Int64, JsonPayload, RegisterEvent
+from eventer_bridge.model import Event, EventType, HistoryId, Int64, JsonPayload, RegisterEvent
 
 ANY_TYPE: Final[EventType] = ("event", "?", "history")
 """Query type of the history events of all servers."""
-
-HistoryId: TypeAlias = Annotated[str, msgspec.Meta(max_length=limits.MAX_HISTORY_ID_CHARACTERS)]
 
 
 class HistorySpan(msgspec.Struct, frozen=True, gc=False):

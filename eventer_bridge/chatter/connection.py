@@ -20,13 +20,13 @@ from typing import Final, NamedTuple, TypeVar, cast
 
 from typing_extensions import override
 
-from eventer_bridge import net
 from eventer_bridge.chatter.codec import Dialect
 from eventer_bridge.chatter.protocol import ChatterProtocol, Conversation, Handled, Message
 from eventer_bridge.errors import ConfigurationError, ConnectError, RemoteProtocolError
+from eventer_bridge.net import accepting
 from eventer_bridge.net import limits as net_limits
-from eventer_bridge.net.accepting import StreamListener
-from eventer_bridge.net.admission import Slot
+from eventer_bridge.net.accepting import Acceptor, StreamListener
+from eventer_bridge.net.admission import Admission, Slot
 from eventer_bridge.net.connecting import connecting, open_connection
 from eventer_bridge.net.liveness import Liveness
 from eventer_bridge.net.stats import CloseReason, ServerStats
@@ -380,7 +380,7 @@ async def listen(
     make_handler: Callable[[Connection], Handler],
     *,
     tls: ssl.SSLContext | None = None,
-    admission: net.Admission | None = None,
+    admission: Admission | None = None,
     stats: ServerStats | None = None,
 ) -> "Listener":
     """Listen for peers of either dialect.
@@ -395,7 +395,7 @@ async def listen(
         raise ConfigurationError(f"{address}: expected an address of {expected}")
     stats = stats or ServerStats()
     connections: set[Connection] = set()
-    acceptor = await net.listen(
+    acceptor = await accepting.listen(
         address.host,
         address.port,
         functools.partial(Connection, make_handler, stats, connections),
@@ -409,9 +409,7 @@ async def listen(
 class Listener(StreamListener[Connection]):
     """Accepts connections. Created by :func:`listen`; its address has the actual port."""
 
-    def __init__(
-        self, acceptor: net.Acceptor, connections: set[Connection], address: Address
-    ) -> None:
+    def __init__(self, acceptor: Acceptor, connections: set[Connection], address: Address) -> None:
         super().__init__(acceptor, connections)
         self.address = address._replace(port=self.port)
 

@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import msgspec
-from hat import aio
 
 from eventer_bridge import limits
 from eventer_bridge.control import client
 from eventer_bridge.control.client import ANY, LOCK, Addressee, Identity, Response, short_path
 from eventer_bridge.errors import ConfigurationError, ControlError, EventerBridgeError
-from eventer_bridge.resources import Resource
+from eventer_bridge.resources import Resource, call_on_cancel
 
 mlog = logging.getLogger(__name__)
 
@@ -110,7 +109,7 @@ class ControlServer(Resource):
         except BaseException:
             peer.close()
             raise
-        self.async_group.spawn(aio.call_on_cancel, self._stop, server)
+        self.async_group.spawn(call_on_cancel, self._stop, server)
 
     async def _stop(self, server: asyncio.Server) -> None:
         server.close()

@@ -13,8 +13,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Generic, Protocol, Self, TypeAlias, TypeVar
 
-from hat import aio
-
 from eventer_bridge import limits
 from eventer_bridge.backends.history import History
 from eventer_bridge.core.authentication import Authenticator
@@ -27,7 +25,7 @@ from eventer_bridge.model import QueryParams, QueryResult, Status
 from eventer_bridge.net.stats import CloseReason, ServerStats
 from eventer_bridge.net.stream import Stream
 from eventer_bridge.packed import Batch, TypeTable
-from eventer_bridge.resources import Resource, closed_on_error
+from eventer_bridge.resources import Resource, call_on_cancel, closed_on_error
 from eventer_bridge.slices import FairGate, Steps
 
 
@@ -373,7 +371,7 @@ class ClientServer(Resource, Generic[ListenerT]):
     ) -> None:
         self.service = ClientService(core, authenticator, encoding, observe_query)
         self._listener: ListenerT | None = None
-        self.async_group.spawn(aio.call_on_cancel, self._stop)
+        self.async_group.spawn(call_on_cancel, self._stop)
 
     async def begin(self, listening: Awaitable[ListenerT]) -> Self:
         """Serve the clients of a listener.

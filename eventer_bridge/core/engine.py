@@ -21,7 +21,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Final
 
-from hat import aio
 from typing_extensions import override
 
 from eventer_bridge import limits
@@ -57,7 +56,7 @@ from eventer_bridge.modules.calls import check_made
 from eventer_bridge.modules.loading import ModuleConf
 from eventer_bridge.modules.runner import ModuleRunner
 from eventer_bridge.packed import Batch
-from eventer_bridge.resources import closed_on_error, in_time
+from eventer_bridge.resources import call_on_cancel, call_on_done, closed_on_error, in_time
 
 mlog = logging.getLogger(__name__)
 audit = logging.getLogger("audit")
@@ -130,8 +129,8 @@ class Engine(ReplicaCore):
             if is_in_group:
                 self.async_group.spawn(self._publish_periodically)
         self.async_group.spawn(self._clock.run)
-        self.async_group.spawn(aio.call_on_cancel, self._close)
-        self.async_group.spawn(aio.call_on_done, backend.wait_closing(), self.close)
+        self.async_group.spawn(call_on_cancel, self._close)
+        self.async_group.spawn(call_on_done, backend.wait_closing(), self.close)
 
     @property
     def clock_ahead_s(self) -> float:

@@ -24,10 +24,17 @@ from typing import Annotated, Final, TypeVar
 import msgspec
 
 from eventer_bridge import limits
-from eventer_bridge.backends.history import HistoryId
 from eventer_bridge.backends.request_keys import DIGEST_BYTES, RequestKey
 from eventer_bridge.backends.retention import RetentionRule
-from eventer_bridge.model import Event, EventId, EventType, JsonPayload, RegisterEvent, Timestamp
+from eventer_bridge.model import (
+    Event,
+    EventId,
+    EventType,
+    HistoryId,
+    JsonPayload,
+    RegisterEvent,
+    Timestamp,
+)
 from eventer_bridge.subscription import Subscription
 
 T = TypeVar("T")

@@ -1,7 +1,7 @@
 """All events that match a query, page by page; a server that cannot continue is an error.
 
 Each page begins after the last event of the previous one. If retention deletes that event in
-between, nothing is found after it (001); a timeseries then continues from its timestamp. A server
+between, nothing is found after it; a timeseries then continues from its timestamp. A server
 that sends the same pages again is an error, too: nobody pages for ever.
 
 Belongs to the event loop's thread.

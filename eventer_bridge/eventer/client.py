@@ -15,7 +15,6 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Protocol, TypeAlias
 
 import msgspec
-from hat import aio
 from typing_extensions import override
 
 from eventer_bridge import chatter, limits, payloads, slices
@@ -61,7 +60,7 @@ from eventer_bridge.model import (
 from eventer_bridge.net import limits as net_limits
 from eventer_bridge.net.stats import CloseReason
 from eventer_bridge.net.stream import Pause
-from eventer_bridge.resources import Resource
+from eventer_bridge.resources import Resource, uncancellable
 from eventer_bridge.slices import Steps, parts
 
 mlog = logging.getLogger(__name__)
@@ -149,7 +148,7 @@ async def connect(
         return client
     except BaseException as e:
         if connection is not None:
-            await aio.uncancellable(connection.async_close())
+            await uncancellable(connection.async_close())
         if isinstance(e, TimeoutError) and timeout.expired():
             what = "no connection" if connection is None else "no answer to MsgInitReq"
             raise ConnectError(f"{address}: {what} within {connect_timeout_s:g} s") from None

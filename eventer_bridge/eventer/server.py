@@ -43,7 +43,7 @@ from eventer_bridge.eventer.messages import (
     RefusedReq,
 )
 from eventer_bridge.model import QueryParams, QueryResult, Status
-from eventer_bridge.net import Admission
+from eventer_bridge.net.admission import Admission
 from eventer_bridge.net.stats import CloseReason
 from eventer_bridge.packed import Batch, batch_of
 from eventer_bridge.slices import Steps

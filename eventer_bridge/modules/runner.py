@@ -24,7 +24,6 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeAlias, TypeVar, TypeVarTuple
 
 import msgspec
-from hat import aio
 
 from eventer_bridge import limits, model, slices
 from eventer_bridge.errors import EventerBridgeError, LimitError, ModuleError, OutcomeUnknownError
@@ -32,7 +31,7 @@ from eventer_bridge.modules.base import Module, ModuleEngine, ModuleSession
 from eventer_bridge.modules.calls import Calls, check_made, is_cancellation
 from eventer_bridge.modules.loading import ModuleConf, NamedModule, create_module
 from eventer_bridge.packed import Batch, batch_parts
-from eventer_bridge.resources import Resource
+from eventer_bridge.resources import Resource, call_on_cancel
 
 mlog = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -230,7 +229,7 @@ class ModuleRunner(Resource):
         self._ended: asyncio.Queue[tuple[ModuleSessions, Batch]] = asyncio.Queue(
             limits.MAX_UNCLOSED_SESSIONS
         )
-        self.async_group.spawn(aio.call_on_cancel, self._close_modules)
+        self.async_group.spawn(call_on_cancel, self._close_modules)
         for loop in (self._process_loop, self._end_loop, self._sweep_loop):
             self.async_group.spawn(self._keep, loop)
 

@@ -12,13 +12,13 @@ import logging
 import sys
 from collections.abc import Sequence
 
-from hat import aio
 from typing_extensions import override
 
 from eventer_bridge.memory import BoundedCache, type_bytes
 from eventer_bridge.model import EventType, ProcessEvent
 from eventer_bridge.modules.base import Module, ModuleSession
 from eventer_bridge.modules.calls import is_cancellation
+from eventer_bridge.resources import call_on_cancel
 from eventer_bridge.subscription import NOTHING, Subscription
 
 mlog = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ class SpecializedModule(Module):
         self._subscriptions = [i.subscription for i in sub_modules]
         self._subscription = NOTHING.union(*self._subscriptions)
         self._wanted_by: BoundedCache[EventType, list[int]] = BoundedCache()
-        self.async_group.spawn(aio.call_on_cancel, self._close)
+        self.async_group.spawn(call_on_cancel, self._close)
         for index, sub_module in enumerate(self.sub_modules):
             self.async_group.spawn(self._watch, index, sub_module)
 

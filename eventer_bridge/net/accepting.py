@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
-from hat import aio
 from typing_extensions import override
 
 from eventer_bridge import limits as core_limits
@@ -26,7 +25,7 @@ from eventer_bridge.net.admission import Admission, RefusedError, Slot
 from eventer_bridge.net.sockets import has_sent, watch_peer
 from eventer_bridge.net.stats import CloseReason, ServerStats
 from eventer_bridge.net.stream import Stream
-from eventer_bridge.resources import Resource, closed_on_error
+from eventer_bridge.resources import Resource, call_on_cancel, closed_on_error, uncancellable
 
 mlog = logging.getLogger(__name__)
 audit = logging.getLogger("audit")
@@ -199,7 +198,7 @@ class Acceptor(Resource):
             else:
                 # takes one iteration of the loop. If cancelled meanwhile, uvloop closes a
                 # connection that the protocol knows, without calling connection_lost
-                await aio.uncancellable(opening, raise_cancel=False)
+                await uncancellable(opening, raises=False)
         except BaseException as e:
             tcp.close()
             slot.release()
@@ -314,7 +313,7 @@ class StreamListener(Resource, Generic[StreamT]):
         self.port = acceptor.port
         self._acceptor = acceptor
         self._streams = streams
-        self.async_group.spawn(aio.call_on_cancel, self._stop)
+        self.async_group.spawn(call_on_cancel, self._stop)
         self.async_group.spawn(self._sweep_loop)
 
     @property

@@ -1,4 +1,4 @@
-"""Protocols without I/O, and the framing of 002 and 003.
+"""Protocols without I/O, and the framing of Mariner and chatter.
 
 A frame is a header byte m, m bytes of length k, and k bytes of message. ``k`` is
 big-endian; ``m`` is 1 to 255, and headers longer than needed are accepted, as neither document

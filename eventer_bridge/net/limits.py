@@ -143,14 +143,14 @@ MESSAGE_TIMEOUT_S: Final = 120.0
 """From the first bytes of a message to its end: 16 MiB at 140 kB/s."""
 
 CONVERSATION_TIMEOUT_S: Final = 5.0
-"""Time limit for the peer to continue a conversation (003's default)."""
+"""Time limit for the peer to continue a conversation (chatter's default)."""
 
 PING_DELAY_S: Final = 30.0
-"""Silence before a peer is pinged (003's default)."""
+"""Silence before a peer is pinged (chatter's default)."""
 
 PING_TIMEOUT_S: Final = 30.0
-"""Silence after a ping before a peer is closed. 003 counts a conversation's 5 s; we do not, as a
-component that is busy for longer is not dead."""
+"""Silence after a ping before a peer is closed. Chatter counts a conversation's 5 s; we do not, as
+a component that is busy for longer is not dead."""
 
 KEEPALIVE_DELAY_S: Final = 30
 """Silence before the kernel probes a connection: RSB has no pings."""

@@ -1,4 +1,4 @@
-"""Ping service (003): when to ping a peer, and when to consider it dead.
+"""Ping service: when to ping a peer, and when to consider it dead.
 
 Anything received from a peer is a sign of life, not only the answer to a ping.
 """

@@ -27,21 +27,22 @@ import math
 import ssl
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Final, Generic, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, ParamSpec, TypeVar, cast
 
-from hat import aio
 from typing_extensions import override
 
 from eventer_bridge import limits as core_limits
 from eventer_bridge.errors import ClosedError, RemoteProtocolError
 from eventer_bridge.memory import MemoryShare, account_of_process
 from eventer_bridge.net import limits
-from eventer_bridge.net.admission import Slot
 from eventer_bridge.net.framing import SansIo
 from eventer_bridge.net.liveness import Liveness, Verdict
 from eventer_bridge.net.sockets import Closing, TcpState, tcp_state, watch_peer, write_parts
 from eventer_bridge.net.stats import CloseReason, ServerStats
-from eventer_bridge.resources import Resource
+from eventer_bridge.resources import Resource, call_on_cancel
+
+if TYPE_CHECKING:  # only those that accept connections have any
+    from eventer_bridge.net.admission import Slot
 
 P = ParamSpec("P")
 MessageT = TypeVar("MessageT")
@@ -157,7 +158,7 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
         protocol: SansIo[MessageT],
         stats: ServerStats,
         liveness: Liveness,
-        slot: Slot | None = None,
+        slot: "Slot | None" = None,
         streams: "set[Any] | None" = None,
     ) -> None:
         self._sans_io = protocol
@@ -208,7 +209,7 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
         return self._slot is not None
 
     @property
-    def slot(self) -> Slot:
+    def slot(self) -> "Slot":
         """Slot of an accepted connection."""
         assert self._slot is not None
         return self._slot
@@ -762,7 +763,7 @@ class OwnedStream(Stream[MessageT], Resource):
 
     @override
     def on_open(self) -> None:
-        self.async_group.spawn(aio.call_on_cancel, self._stop)
+        self.async_group.spawn(call_on_cancel, self._stop)
         if self._slot is None:
             self.async_group.spawn(self.sweep_alone)
 

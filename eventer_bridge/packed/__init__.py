@@ -14,7 +14,7 @@ and takes half as long again. Both lead to the same rows and answers, and tests 
 The events of a small answer to a query stay rows likewise (:class:`StoredEvents`): read by
 :func:`read_rows`, written as JSON by :func:`encode_stored`.
 
-Knows the form of registrations on both wires (002; 001), of frames (``net.framing``), of the
+Knows the form of registrations on both wires, of frames (``net.framing``), of the
 store's rows (``backends.rocksdb.keys``), which it takes from an iterator, and of events; no
 connections, nothing else of the store. Batches belong to the event loop's thread; rows may be read
 and :class:`StoredEvents` made on another one.

@@ -32,7 +32,6 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from itertools import groupby, pairwise
 from typing import Final, NamedTuple, Self, TypeAlias
 
-from hat import aio
 from typing_extensions import override
 
 from eventer_bridge import limits as core_limits
@@ -45,7 +44,7 @@ from eventer_bridge.model import INT64_MAX, Event, EventId, QueryResult, QuerySe
 from eventer_bridge.net import limits as net_limits
 from eventer_bridge.net.connecting import keep_trying
 from eventer_bridge.remote import limits
-from eventer_bridge.resources import Resource
+from eventer_bridge.resources import Resource, uncancellable
 from eventer_bridge.slices import Steps
 
 mlog = logging.getLogger(__name__)
@@ -209,7 +208,7 @@ class Feed(Resource):
             self._client = None
             self._on_client(None)
             try:
-                await aio.uncancellable(client.async_close())
+                await uncancellable(client.async_close())
             finally:  # also if the feed is closed meanwhile
                 self._backlog, self._backlog_size, self._begun = None, _NOTHING, _Begun()
                 self._page_bytes = 0

@@ -18,7 +18,6 @@ from itertools import chain
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
-from hat import aio
 
 from eventer_bridge import chatter
 from eventer_bridge.core.engine import Engine
@@ -29,7 +28,7 @@ from eventer_bridge.model import INT64_MAX, EventId, QueryServerParams, Status
 from eventer_bridge.remote import limits
 from eventer_bridge.remote.feed import Feed, FeedState
 from eventer_bridge.remote.replication import Following, Replication
-from eventer_bridge.resources import Resource, in_time
+from eventer_bridge.resources import Resource, in_time, uncancellable
 
 mlog = logging.getLogger(__name__)
 
@@ -196,7 +195,7 @@ class ServerGroup(Resource):
                 await self._replicate()
         finally:
             for found in self._found.values():
-                await aio.uncancellable(found.replication.async_close())
+                await uncancellable(found.replication.async_close())
 
     async def _replicate(self) -> None:
         for server_id, found in tuple(self._found.items()):

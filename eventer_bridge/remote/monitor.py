@@ -26,7 +26,6 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, NamedTuple
 
 import hat.monitor.component
-from hat import aio
 from hat.drivers import net
 from hat.monitor.component import Component
 from typing_extensions import override
@@ -39,7 +38,7 @@ from eventer_bridge.net.connecting import connecting, keep_trying
 from eventer_bridge.remote import group, limits
 from eventer_bridge.remote.group import ServerGroup, server_data
 from eventer_bridge.remote.replication import Replication
-from eventer_bridge.resources import Resource
+from eventer_bridge.resources import Resource, uncancellable
 
 mlog = logging.getLogger(__name__)
 
@@ -119,7 +118,7 @@ class Monitor(Resource):
                 await asyncio.sleep(net_limits.RECONNECT_MIN_S)
         finally:
             self.close()
-            await aio.uncancellable(self._group.async_close())
+            await uncancellable(self._group.async_close())
 
     def _on_not_reachable(self, reason: str) -> None:
         self._engine.waits_for = f"{_NOT_REACHABLE}: {reason}"
@@ -150,8 +149,8 @@ class Monitor(Resource):
                 )
         finally:
             # before the connection ends: no other may be blessed while this one is active
-            await aio.uncancellable(self._end_activity())
-            await aio.uncancellable(component.async_close())
+            await uncancellable(self._end_activity())
+            await uncancellable(component.async_close())
 
     def _on_state(self, component: Component, state: hat.monitor.component.State) -> None:
         if state.info is not None:
@@ -315,11 +314,11 @@ class _Activity(Resource):
                 raise errors.NotOperationalError(fault)
             self._engine.waits_for = None
             # not cancelled half-way: stop() ends what start() began, in the store as well
-            await aio.uncancellable(self._engine.start())
+            await uncancellable(self._engine.start())
             await self._engine.wait_closing()
         except errors.EventerBridgeError as e:
             mlog.error("engine cannot be started", extra={"reason": str(e)})
             await self._on_failed(e)
         finally:
             self.close()
-            await aio.uncancellable(self._engine.stop())
+            await uncancellable(self._engine.stop())

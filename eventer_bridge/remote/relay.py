@@ -24,7 +24,6 @@ from contextlib import ExitStack
 from typing import Final, NamedTuple
 
 import msgspec
-from hat import aio
 from typing_extensions import override
 
 from eventer_bridge import errors, model
@@ -42,6 +41,7 @@ from eventer_bridge.packed import Batch, stored_batch
 from eventer_bridge.payloads import same_as
 from eventer_bridge.remote import limits
 from eventer_bridge.remote.feed import Feed
+from eventer_bridge.resources import call_on_cancel, uncancellable
 from eventer_bridge.slices import FairGate
 from eventer_bridge.subscription import Subscription
 
@@ -310,7 +310,7 @@ class RelayCore(EventCore):
         self._finding_baseline = asyncio.Lock()
         self._positions: list[dict[int, RelayPosition]] = []  # of each feed
         self._feeds = [self._create_feed(persisted) for persisted in (False, True)]
-        self.async_group.spawn(aio.call_on_cancel, self._stop)
+        self.async_group.spawn(call_on_cancel, self._stop)
 
     @property
     @override
@@ -430,7 +430,7 @@ class RelayCore(EventCore):
                     response_timeout_s=limits.RELAYED_RESPONSE_TIMEOUT_S
                 )
                 if self._client is not client:
-                    await aio.uncancellable(connected.async_close())
+                    await uncancellable(connected.async_close())
                     raise errors.ClosedError(
                         f"connection to event server {self.name} was lost meanwhile"
                     )

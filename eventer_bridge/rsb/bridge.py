@@ -25,18 +25,16 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple, TypeAlias
 from uuid import uuid4
 
-from hat import aio
-
 from eventer_bridge import errors, model
 from eventer_bridge import limits as core_limits
 from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.core.base import EventCore, Observer
 from eventer_bridge.memory import BoundedCache, type_bytes
-from eventer_bridge.net import Admission
+from eventer_bridge.net.admission import Admission
 from eventer_bridge.net.stats import CloseReason
 from eventer_bridge.net.stream import Pause
 from eventer_bridge.packed import Batch
-from eventer_bridge.resources import Resource, closed_on_error
+from eventer_bridge.resources import Resource, call_on_cancel, call_on_done, closed_on_error
 from eventer_bridge.rsb import codec, limits, payloads, transport
 from eventer_bridge.rsb.event import Informer, RsbEvent, RsbEventId, Scope
 from eventer_bridge.rsb.introspection import RSB_SCOPE, Introspection, Participant
@@ -106,7 +104,7 @@ class Bridge(Observer, Resource):
         self._introspection = Introspection(settings.name, tuple(participants), self._send)
         self._bus: transport.Bus | None = None
         core.add_observer(self, persisted=False)
-        self.async_group.spawn(aio.call_on_cancel, self._stop)
+        self.async_group.spawn(call_on_cancel, self._stop)
 
     @property
     def port(self) -> int | None:
@@ -322,7 +320,7 @@ class Bridge(Observer, Resource):
                 self._introspection.say_hello,
             )
         # a bus that closes by itself closes the bridge
-        self.async_group.spawn(aio.call_on_done, self._bus.wait_closing(), self.close)
+        self.async_group.spawn(call_on_done, self._bus.wait_closing(), self.close)
 
     async def _stop(self) -> None:
         self._core.remove_observer(self)

@@ -17,19 +17,19 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
-from hat import aio
 from typing_extensions import override
 
 from eventer_bridge.errors import ConnectError, EventerBridgeError, RemoteProtocolError
-from eventer_bridge.net import Admission, Quota, Slot
 from eventer_bridge.net import limits as net_limits
 from eventer_bridge.net.accepting import StreamListener, listen_for_streams
+from eventer_bridge.net.admission import Admission, Slot
 from eventer_bridge.net.connecting import connecting, keep_trying, open_connection
 from eventer_bridge.net.liveness import Liveness
+from eventer_bridge.net.quota import Quota
 from eventer_bridge.net.sockets import keep_alive
 from eventer_bridge.net.stats import CloseReason, ServerStats
 from eventer_bridge.net.stream import OwnedStream
-from eventer_bridge.resources import Resource, closed_on_error
+from eventer_bridge.resources import Resource, call_on_cancel, closed_on_error, uncancellable
 from eventer_bridge.rsb import codec, limits
 from eventer_bridge.rsb.event import RsbEvent, now_us
 
@@ -299,7 +299,7 @@ class BusServer(Bus):
         self._on_events = on_events
         self._stats = stats
         self._listener: StreamListener[RsbConnection] | None = None
-        self.async_group.spawn(aio.call_on_cancel, self._stop)
+        self.async_group.spawn(call_on_cancel, self._stop)
 
     @property
     @override
@@ -384,7 +384,7 @@ class BusClient(Bus):
                 mlog.warning("RSB bus is lost", extra={**extra, "reason": connection.close_reason})
             finally:
                 self._connection = None
-                await aio.uncancellable(connection.async_close())
+                await uncancellable(connection.async_close())
 
     async def _connect(self) -> RsbConnection:
         return await connect(self._host, self._port, self._on_events, self._stats)

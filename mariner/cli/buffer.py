@@ -216,7 +216,7 @@ async def _forward(server: Target, directory: Path, fallbacks: Sequence[tuple[st
     server.ssl_context()  # else its errors would be repeated for ever
     others = [dataclasses.replace(server, host=host, port=port) for host, port in fallbacks]
     connects: list[Any] = [i.connect for i in (server, *others)]
-    with _reporting():
+    with reporting(logging.INFO, logging.WARNING, logging.ERROR):
         async with await BufferedClient.open(directory, connects) as buffered:
             loop = asyncio.get_running_loop()
             for number in (signal.SIGTERM, signal.SIGINT):
@@ -228,11 +228,13 @@ async def _forward(server: Target, directory: Path, fallbacks: Sequence[tuple[st
 
 
 @contextlib.contextmanager
-def _reporting() -> Iterator[None]:
+def reporting(*levels: int) -> Iterator[None]:
+    """Print what the client logs at these levels, on standard error."""
     logger, reporter = logging.getLogger("mariner.client"), _Reporter()
+    reporter.addFilter(lambda record: record.levelno in levels)
     level = logger.level
     logger.addHandler(reporter)
-    logger.setLevel(logging.INFO)
+    logger.setLevel(min(levels))
     try:
         yield
     finally:

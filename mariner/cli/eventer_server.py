@@ -1,4 +1,4 @@
-"""Event Servers (001) as a target of the client commands. On the event loop's thread."""
+"""Event Servers of Hat as a target of the client commands. On the event loop's thread."""
 
 import contextlib
 from collections.abc import AsyncIterator, Iterable, Sequence
@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import click
-from hat import aio
 from typing_extensions import override
 
 from eventer_bridge import chatter, model
@@ -14,6 +13,7 @@ from eventer_bridge.core import paging
 from eventer_bridge.eventer.client import EventerClient, connect
 from eventer_bridge.model import Event
 from eventer_bridge.remote.relay import is_conditional, matching
+from eventer_bridge.resources import Resource, Tasks, call_on_cancel
 from mariner.cli import client as commands
 from mariner.cli.target import Target, TargetClient, TargetWire, command_of, server_options
 from mariner.client import connection
@@ -56,11 +56,11 @@ class EventerTarget(Target):
             text = connection.lost_before_init(str(e), "MsgInitReq", address.is_tls)
             raise ConnectError(f"{text} or another dialect") from e
         it.pause_when_full()
-        it.async_group.spawn(aio.call_on_cancel, it.notifications.end)
+        it.async_group.spawn(call_on_cancel, it.notifications.end)
         return it
 
 
-class _Client(aio.Resource):
+class _Client(Resource):
     """An Eventer client as a ``TargetClient``; :meth:`EventerTarget.connect` sets ``client``."""
 
     client: EventerClient
@@ -70,7 +70,7 @@ class _Client(aio.Resource):
         self.notifications: Notifications[Sequence[Event]] = Notifications(self._resume_reading)
 
     @property
-    def async_group(self) -> aio.Group:
+    def async_group(self) -> Tasks:
         return self.client.async_group
 
     @property

@@ -1,14 +1,16 @@
 """Mariner servers as a target of the client commands."""
 
-import asyncio
 import contextlib
-from collections.abc import Awaitable, Iterable, Mapping
-from typing import Final
+import functools
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from typing import Any, Final, Literal
 
 import click
 from typing_extensions import override
 
 from eventer_bridge.model import EventId, EventType
+from eventer_bridge.resources import Tasks
 from mariner import client
 from mariner.cli import buffer, output
 from mariner.cli import client as commands
@@ -21,7 +23,7 @@ from mariner.errors import ConnectionLostError, GapError
 
 
 class MarinerTarget(Target):
-    """A server that speaks Mariner (002)."""
+    """A server of the Mariner protocol."""
 
     @override
     async def connect(
@@ -60,23 +62,22 @@ MARINER: Final = TargetWire(
 
 @click.command()
 @commands.subscribe_options
+@click.option("--from-start", is_flag=True, help="Begin with the oldest event that is stored.")
 @click.option(
-    "--from-start",
-    is_flag=True,
-    help="Print what was persisted before, too, from the oldest event on.",
+    "--from-now", is_flag=True, help="Begin with what comes from now on. Default, without --cursor."
 )
 @click.option(
     "--after",
     metavar=EVENT_ID_METAVAR,
     multiple=True,
     type=EVENT_ID,
-    help="Print what was persisted after this event, too. Can be repeated, for each server.",
+    help="Begin with what was stored after this event. Can be repeated, for each server.",
 )
 @click.option(
     "--cursor",
     metavar="NAME",
-    help="Print what the client has not acknowledged under this cursor. A new cursor begins at"
-    " --from-start (default), or --after.",
+    help="Begin with what the client has not acknowledged under this cursor. A new cursor begins at"
+    " --from-start (default), --from-now or --after.",
 )
 @click.option(
     "--ack-after-flush",
@@ -92,58 +93,102 @@ def subscribe_or_replay(
     persisted: bool,
     count: int | None,
     from_start: bool,
+    from_now: bool,
     after: tuple[EventId, ...],
     cursor: str | None,
     ack_after_flush: bool,
 ) -> None:
-    """Print new events, and earlier ones if asked, as JSON lines, until interrupted.
+    """Print events as JSON lines as they come, and earlier ones if asked, until interrupted.
 
-    A line on standard error says when the subscription is active, and when it is up to date; also
-    if retention deleted events that were not seen, or if the store is not the one in which the
-    cursor is (it was restored, or made anew), and then it goes on. It does not reconnect.
+    If the connection is lost, it connects again and goes on behind what it printed: each event is
+    printed once. With --cursor, what was not acknowledged is printed again. A server that cannot
+    replay (a relay, or one of others) is only listened to, without --cursor and the like, until the
+    connection is lost.
 
-    Exit code 0: --count events were printed; 1: the connection failed or was lost, another
-    connection has the cursor, or the event of --after is not stored (any more); 130: interrupted.
+    Lines on standard error say when it is subscribed; why it is not connected, and when it tries
+    again; when it is up to date with what was stored before; if retention deleted events that were
+    not seen; or if the store is another one (it was restored, or made anew).
+
+    Exit code 0: --count events were printed; 1: the first connection failed, the server declines
+    the client, another connection has the cursor, or the event of --after is not stored (any more);
+    130: interrupted.
     """
-    if from_start and after:
-        raise click.UsageError("Give either --from-start or --after, not both.")
+    starts = {"--from-start": from_start, "--from-now": from_now, "--after": after}
+    given = [name for name, is_given in starts.items() if is_given]
+    if len(given) > 1:
+        raise click.UsageError(f"Give either {' or '.join(given)}, not both.")
     if ack_after_flush and cursor is None:
         raise click.UsageError("--ack-after-flush needs --cursor.")
     wanted = event_types or commands.EVERYTHING
-    start: Start | None = "earliest" if from_start else after or None
-    if start is None and cursor is None:
-        run(commands.subscribe_to(server, wanted, server_id, persisted, count))
-    else:
-        connecting = server.connect(
-            subscriptions=wanted, server_id=server_id, start=start, cursor=cursor
-        )
-        run(_replay(connecting, count, is_acknowledged=ack_after_flush))
+    is_live = from_now or not (from_start or after or cursor)
+    follow = _Follow(
+        functools.partial(server.connect, subscriptions=wanted, server_id=server_id),
+        "now" if is_live else "earliest" if from_start else after or None,
+        cursor,
+        is_acknowledged=ack_after_flush,
+    )
+
+    async def subscribe() -> None:
+        begin = after if after and cursor is None else None
+        async with await server.connect(start=begin) as connection:  # or it is told why not
+            can_replay = "replay" in connection.extensions
+        if can_replay or cursor or not is_live:
+            await follow.run(count)
+        else:
+            await commands.subscribe_to(server, wanted, server_id, persisted, count)
+
+    run(subscribe())
 
 
-async def _replay(
-    connecting: Awaitable[client.Client], count: int | None, *, is_acknowledged: bool
-) -> None:
-    async with await connecting as connection:
-        report(f"subscribed at {connection.address}")
-        telling = asyncio.create_task(_tell_up_to_date(connection))
+class _Follow:
+    """Prints a replay, over however many connections."""
+
+    def __init__(
+        self,
+        connect: Callable[..., Awaitable[client.Client]],
+        start: Start | Literal["now"] | None,
+        cursor: str | None,
+        *,
+        is_acknowledged: bool,
+    ) -> None:
+        self._connect = connect
+        self._start: Start | Literal["now"] | None = start
+        self._cursor = cursor
+        self._is_acknowledged = is_acknowledged
+
+    async def run(self, count: int | None) -> None:
+        following = client.ReconnectingClient([self._open], start=self._start, cursor=self._cursor)
         remaining = count
+        with buffer.reporting(logging.WARNING):
+            async with following, Tasks() as self._tasks:
+                async for batch in _over_gaps(following):
+                    printed = batch if remaining is None else batch.first(remaining)
+                    output.write_jsonl(printed.events)
+                    if self._is_acknowledged:
+                        await printed.ack()
+                    if remaining is not None:
+                        remaining -= len(printed.events)
+                        if remaining <= 0:
+                            return
+
+    async def _open(self, **options: Any) -> client.Client:
+        connection = await self._connect(**options)
+        if "start" in options:  # else it is only to find where "now" is
+            report(f"subscribed at {connection.address}")
+            if self._start != "now":
+                self._tasks.spawn(_tell_up_to_date, connection)
+        return connection
+
+
+async def _over_gaps(following: client.ReconnectingClient) -> AsyncIterator[client.ReplayBatch]:
+    while True:
         try:
-            while connection.is_open:
-                try:
-                    async for batch in connection.replay():
-                        printed = batch if remaining is None else batch.first(remaining)
-                        output.write_jsonl(printed.events)
-                        if is_acknowledged:
-                            await printed.ack()
-                        if remaining is not None:
-                            remaining -= len(printed.events)
-                            if remaining <= 0:
-                                return
-                except GapError as e:
-                    report(str(e))
-        finally:
-            telling.cancel()
-        raise ConnectionLostError(f"{connection.address}: {connection.close_reason}")
+            async for batch in following.replay():
+                yield batch
+        except GapError as e:
+            report(str(e))
+        else:
+            return
 
 
 async def _tell_up_to_date(connection: client.Client) -> None:

@@ -21,7 +21,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def write_jsonl(events: Iterable[Event]) -> None:
-    """Print each event as a line of JSON (002, "event"), and flush.
+    """Print each event as a line of JSON, in the form of the protocol, and flush.
 
     Raises CommandError if standard output was closed, or cannot be written.
     """

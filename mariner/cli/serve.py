@@ -10,10 +10,10 @@ from pathlib import Path
 
 import click
 import uvloop
-from hat import aio
 
 from eventer_bridge.errors import ConfigurationError, EventerBridgeError, LimitError, StoreLossError
 from eventer_bridge.net import quota
+from eventer_bridge.resources import uncancellable
 from mariner.cli.run import EXIT_FAILED, EXIT_USAGE, fail, report
 from mariner.cli.target import ACCEPT_LOSS, conf_option
 from mariner.gateway import config, config_check, config_file, gateway, logs, memory
@@ -179,7 +179,7 @@ class _Process:
         finally:
             self._supervisor.stopping()
             self._stopper.stop()  # starts the deadline
-            await aio.uncancellable(running.async_close())
+            await uncancellable(running.async_close())
         return running.failed or self._stopper.failure
 
     async def _reload_on_request(self, reloader: Reloader) -> None:

@@ -21,13 +21,12 @@ from pathlib import Path
 from typing import Any, Final, Self, TypeVar, overload
 
 import msgspec
-from hat import aio
 
 from eventer_bridge import limits as core_limits
 from eventer_bridge.errors import InvalidEventError
 from eventer_bridge.model import Event, RegisterEvent, Timestamp, check_registrable
 from eventer_bridge.net import limits as net_limits
-from eventer_bridge.resources import Resource, in_time
+from eventer_bridge.resources import Resource, call_on_done, in_time, uncancellable
 from mariner import errors, limits
 from mariner.client import buffer_file
 from mariner.client.reconnecting import Connect, KeyMaker, ReconnectingClient
@@ -144,13 +143,13 @@ class RegistrationBuffer(Resource):
         try:
             while True:
                 await self._wanted.wait()
-                await aio.uncancellable(self._write())
+                await uncancellable(self._write())
         except asyncio.CancelledError:
-            await aio.uncancellable(self._write())
+            await uncancellable(self._write())
             raise
         finally:
             self.close()
-            await aio.uncancellable(self._call(self._file.close))
+            await uncancellable(self._call(self._file.close))
             self._executor.shutdown(wait=False)
             self._notify_written()
 
@@ -198,7 +197,7 @@ class BufferedClient(Resource):
         self._close_reason: str | None = None
         self.async_group.spawn(self._run)
         for resource in (buffer, client):
-            self.async_group.spawn(aio.call_on_done, resource.wait_closing(), self.close)
+            self.async_group.spawn(call_on_done, resource.wait_closing(), self.close)
 
     @classmethod
     async def open(
@@ -293,8 +292,8 @@ class BufferedClient(Resource):
             mlog.error("buffer cannot be read: %s", e, extra={"reason": str(e)})
         finally:
             self.close()
-            await aio.uncancellable(self._client.async_close())
-            await aio.uncancellable(self._buffer.async_close())
+            await uncancellable(self._client.async_close())
+            await uncancellable(self._buffer.async_close())
 
     async def _forward(self) -> None:
         last_id = 0

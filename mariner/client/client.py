@@ -21,15 +21,13 @@ from contextlib import aclosing
 from itertools import starmap
 from typing import Any, Final, Literal, overload
 
-from hat import aio
-
 from eventer_bridge import limits, model
 from eventer_bridge.core import paging
 from eventer_bridge.net import connecting as connection_errors
 from eventer_bridge.net.connecting import open_connection
 from eventer_bridge.net.stream import Pause
 from eventer_bridge.payloads import same_as
-from eventer_bridge.resources import Resource
+from eventer_bridge.resources import Resource, call_on_cancel, uncancellable
 from mariner import errors
 from mariner.client import connection, notifications
 from mariner.client.notifications import Notifications
@@ -63,7 +61,7 @@ async def connect(
     ping_delay_s: float | None = 20,
     ping_timeout_s: float = 10,
 ) -> "Client":
-    """Connect to a Mariner server and initialise (002, "init_req"). The client does not reconnect.
+    """Connect to a Mariner server; the client does not reconnect.
 
     Args:
         host: name or address of the server.
@@ -125,7 +123,7 @@ class Client(Resource):
     Attributes:
         address: host and port of the server, as in error texts.
         status: the server's last known status: STANDBY or OPERATIONAL.
-        extensions: of 002 that the server has, such as ``request_key``.
+        extensions: of the protocol that the server has, such as ``request_key``.
         histories: names of the histories that the server's events are of, by the server that they
             are of, if ``connect`` was given ``histories``. A server whose store was restored, or
             made anew, has another one: ids of events are worth nothing without.
@@ -153,7 +151,7 @@ class Client(Resource):
         self._up_to_date: asyncio.Future[None] = self._loop.create_future()
         self._requests = connection.Requests(self._connection, address, self.async_group)
         self._stalls = notifications.StallWatch(self._connection, self._requests.pending)
-        self.async_group.spawn(aio.call_on_cancel, self._stop)
+        self.async_group.spawn(call_on_cancel, self._stop)
 
     @property
     def close_reason(self) -> str | None:
@@ -371,7 +369,7 @@ class Client(Resource):
                 await opening
                 await self._init(init_req)
         except BaseException as e:
-            await aio.uncancellable(self.async_close())
+            await uncancellable(self.async_close())
             if isinstance(e, TimeoutError) and timeout.expired():
                 what = "no answer to init_req" if self._connection.is_connected else "no connection"
                 text = f"{self.address}: {what} within {timeout_s:g} s"
@@ -512,7 +510,7 @@ def _next_attempt() -> messages.ConnectionAttempt:
     return messages.ConnectionAttempt(f"{_READER}-{os.getpid()}", next(_attempts))
 
 
-# --- query conditions that our server has in addition to 002 (000, "query events") ----------
+# --- query conditions that only our server has ----------------------------------------------
 #
 # Other servers ignore unknown conditions, and return more events than requested. The client
 # checks every answer, so that no caller mistakes these for a valid one.

@@ -1,4 +1,4 @@
-"""One connection to a server: the Mariner protocol state (002) on a stream, with its requests.
+"""One connection to a server: the state of the Mariner protocol on a stream, with its requests.
 
 The connection answers the server's pings, and keeps the reason why it was lost. Each request waits
 as a future, in the order of sending. Runs on the event loop's thread.
@@ -12,13 +12,12 @@ import math
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from hat import aio
-
 from eventer_bridge.net import connecting
 from eventer_bridge.net.liveness import Liveness
 from eventer_bridge.net.stats import CloseReason, ServerStats
 from eventer_bridge.net.stream import Pause, Stream
 from eventer_bridge.packed import Batch
+from eventer_bridge.resources import Tasks
 from mariner import limits
 from mariner.errors import ClosedError, ConnectionLostError, LocalProtocolError, RemoteProtocolError
 from mariner.wire.messages import Message, PingReq, PingRes, QueryRes, RegisterRes
@@ -144,7 +143,7 @@ class Requests:
     ``pending`` wait for their answers, the oldest first.
     """
 
-    def __init__(self, connection: ServerConnection, address: str, group: aio.Group) -> None:
+    def __init__(self, connection: ServerConnection, address: str, group: Tasks) -> None:
         self._connection = connection
         self._address = address
         self._group = group

@@ -44,14 +44,12 @@ from collections.abc import (
 from contextlib import aclosing
 from typing import Any, Final, Literal, Protocol, overload
 
-from hat import aio
-
 from eventer_bridge.core import paging
 from eventer_bridge.errors import InvalidEventError
 from eventer_bridge.model import Event, QueryParams, QueryResult, RegisterEvent, Status
 from eventer_bridge.net import limits as net_limits
 from eventer_bridge.net.connecting import keep_trying
-from eventer_bridge.resources import Resource
+from eventer_bridge.resources import Resource, Tasks, call_on_cancel, call_on_done, uncancellable
 from mariner import errors, limits
 from mariner.client.client import Client
 from mariner.client.connection import CLOSED_BY_CLIENT
@@ -173,8 +171,8 @@ class ReconnectingClient(Resource):
         self._failures: list[errors.MarinerError] = []  # for which what was sent will be sent again
         self._n_ended = 0
         self._room = asyncio.Semaphore(limits.MAX_UNANSWERED)
-        self.async_group.spawn(aio.call_on_done, self.async_group.spawn(self._run), self.close)
-        self.async_group.spawn(aio.call_on_cancel, self._fail_all)
+        self.async_group.spawn(call_on_done, self.async_group.spawn(self._run), self.close)
+        self.async_group.spawn(call_on_cancel, self._fail_all)
 
     @property
     def address(self) -> str | None:
@@ -197,6 +195,10 @@ class ReconnectingClient(Resource):
         return self._cursor_lost if self._failure is None else str(self._failure)
 
     # --- for the application --------------------------------------------------------------
+
+    async def wait_connected(self) -> None:
+        """Wait until it is connected; raises why it gave up, or ConnectionLostError."""
+        await self._connected()
 
     @overload
     async def register(
@@ -388,7 +390,7 @@ class ReconnectingClient(Resource):
         self._window = 1
         self._changed.set()
         mlog.info("connected", extra={"server": client.address})
-        sending = self.async_group.create_subgroup()
+        sending = Tasks()
         sending.spawn(self._send_all, client)
         try:
             if len(self._servers) > 1:
@@ -407,8 +409,8 @@ class ReconnectingClient(Resource):
             if client.cursor_lost is not None:  # to take it back would go on for ever
                 self._cursor_lost = client.cursor_lost
                 self.close()
-            await aio.uncancellable(sending.async_close())
-            await aio.uncancellable(client.async_close())
+            await uncancellable(sending.async_close())
+            await uncancellable(client.async_close())
             self._rewind()
             self._changed.set()
 
@@ -432,7 +434,7 @@ class ReconnectingClient(Resource):
                     return client
                 else:
                     failures.append(errors.ConnectError(f"{client.address}: STANDBY"))
-                await aio.uncancellable(client.async_close())
+                await uncancellable(client.async_close())
             self._servers.rotate(-1)
         reasons = "; ".join(map(_text_of, failures))
         if self._gives_up and all(map(self._is_permanent, failures)):

@@ -12,8 +12,6 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from hat import aio
-
 from eventer_bridge import chatter
 from eventer_bridge.backends import dummy, rocksdb
 from eventer_bridge.backends.base import Backend
@@ -31,12 +29,12 @@ from eventer_bridge.errors import ControlError, EventerBridgeError
 from eventer_bridge.eventer import server as eventer_server
 from eventer_bridge.eventer.server import EventerServer
 from eventer_bridge.model import QueryParams
-from eventer_bridge.net import Admission
+from eventer_bridge.net.admission import Admission
 from eventer_bridge.net.quota import Descriptors
 from eventer_bridge.net.stats import ServerStats
 from eventer_bridge.remote import relay, replication
 from eventer_bridge.remote.relay import RelayCore
-from eventer_bridge.resources import Resource, closed_on_error
+from eventer_bridge.resources import Resource, call_on_cancel, closed_on_error
 from eventer_bridge.rsb import bridge as rsb_bridge
 from eventer_bridge.rsb.event import parse_scope
 from mariner import limits, server
@@ -112,7 +110,7 @@ class Gateway(Resource):
     def __init__(self, config: configs.GatewayConfig, *, accept_loss: bool) -> None:
         self.config = config
         self._accept_loss = accept_loss
-        self._parts: list[tuple[str, aio.Resource]] = []
+        self._parts: list[tuple[str, Resource]] = []
         self._registrations: RegistrationsAudit | None = None
         self.waits_for = "nothing"
         self._replications: list[replication.Replication] = []
@@ -135,7 +133,7 @@ class Gateway(Resource):
         self.eventer_server: EventerServer | None = None
         self.rsb: rsb_bridge.Bridge | None = None
         self.http: HttpServer | None = None
-        self.async_group.spawn(aio.call_on_cancel, self._stop)
+        self.async_group.spawn(call_on_cancel, self._stop)
 
     @property
     def accounts(self) -> dict[str, Accounts]:
@@ -370,11 +368,11 @@ class Gateway(Resource):
             max_event_types=config.max_event_types,
         )
 
-    def _own(self, part: aio.Resource, name: str) -> None:
+    def _own(self, part: Resource, name: str) -> None:
         self._parts.append((name, part))
         self.async_group.spawn(self._watch, part, name)
 
-    async def _watch(self, part: aio.Resource, name: str) -> None:
+    async def _watch(self, part: Resource, name: str) -> None:
         await part.wait_closing()
         if self.is_open:
             self.failed = name

@@ -16,17 +16,17 @@ from typing import Any
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
-from hat import aio
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 from typing_extensions import override
 
-from eventer_bridge import net
 from eventer_bridge.core.base import EventCore
 from eventer_bridge.errors import EventerBridgeError
-from eventer_bridge.net import Acceptor, Admission, Slot
+from eventer_bridge.net import accepting
+from eventer_bridge.net.accepting import Acceptor
+from eventer_bridge.net.admission import Admission, Slot
 from eventer_bridge.net.stats import CloseReason, ServerStats
-from eventer_bridge.resources import Resource, closed_on_error
+from eventer_bridge.resources import Resource, call_on_cancel, closed_on_error
 from mariner import limits
 
 mlog = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ async def listen(
     server = HttpServer(core, registry)
     async with closed_on_error(server):
         await server._runner.setup()
-        server._acceptor = await net.listen(
+        server._acceptor = await accepting.listen(
             host, port, server._create_connection, admission=admission, stats=stats
         )
     return server
@@ -67,7 +67,7 @@ class HttpServer(Resource):
         for name in ("healthz", "readyz", "metrics"):
             app.router.add_get(f"/{name}", getattr(self, f"_on_{name}"))
         self._runner = web.AppRunner(app, handle_signals=False, shutdown_timeout=1)
-        self.async_group.spawn(aio.call_on_cancel, self._stop)
+        self.async_group.spawn(call_on_cancel, self._stop)
 
     @property
     def port(self) -> int:

@@ -36,9 +36,10 @@ from eventer_bridge.core.replay import ReplayWire, Start
 from eventer_bridge.core.rights import Rights
 from eventer_bridge.errors import Outcome, RemoteProtocolError
 from eventer_bridge.model import Event, EventId, QueryResult, Status, cut
-from eventer_bridge.net import Admission, Slot, framing
+from eventer_bridge.net import framing
 from eventer_bridge.net import limits as net_limits
 from eventer_bridge.net.accepting import StreamListener, listen_for_streams
+from eventer_bridge.net.admission import Admission, Slot
 from eventer_bridge.net.liveness import Liveness
 from eventer_bridge.net.stats import CloseReason
 from eventer_bridge.net.stream import Stream

@@ -1,1 +1,1 @@
-"""The Mariner protocol as bytes, messages and states, without I/O (002)."""
+"""The Mariner protocol as bytes, messages and states, without I/O (docs/protocol.md)."""

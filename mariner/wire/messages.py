@@ -1,4 +1,4 @@
-"""The ten messages of the Mariner protocol (002, "Messages"), and four of ours.
+"""The ten messages of the Mariner protocol (docs/protocol.md), and four of ours.
 
 Plain values, tagged with their ``msg_type``; most have the same form on the wire. ``codec``
 encodes and decodes them, ``protocol`` defines which role may send which of them when. Events,
@@ -12,9 +12,8 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from eventer_bridge import limits, model
-from eventer_bridge.backends.history import HistoryId
 from eventer_bridge.errors import Outcome
-from eventer_bridge.model import Event, EventId, EventType, Int64
+from eventer_bridge.model import Event, EventId, EventType, HistoryId, Int64
 
 UNKNOWN: Final = Outcome.UNKNOWN.value
 UNAVAILABLE: Final = Outcome.UNAVAILABLE.value
@@ -88,9 +87,9 @@ class InitReq(Tagged, frozen=True, tag="init_req", omit_defaults=True):
 class InitRes(Tagged, frozen=True, tag="init_res"):
     """Server → client: ``status`` on success, else ``error``.
 
-    ``extensions`` are what the server can do beyond 002, ``histories`` those of the servers whose
-    events it has, if the client wants to know. ``cursor_resets``: how often the client's cursor was
-    reset: what was acknowledged before the last time counts no more. ``outcome``, of a failure:
+    ``extensions`` are those that the server knows, ``histories`` those of the servers whose events
+    it has, if the client wants to know. ``cursor_resets``: how often the client's cursor was reset:
+    what was acknowledged before the last time counts no more. ``outcome``, of a failure:
     :data:`UNAVAILABLE` if the client was declined for a reason that may pass.
     """
 
@@ -256,7 +255,7 @@ def name_of(struct: type[Any]) -> str:
     return str(struct.__struct_config__.tag)
 
 
-# --- messages with another form on the wire (002, "JSON Schema definitions") --------------
+# --- messages with another form on the wire -----------------------------------------------
 # A property whose type depends on another one (``success``, ``query_type``) is kept raw here, or
 # is a property of one of the ``QueryProperties``, which are decoded in a second step.
 

@@ -1,4 +1,4 @@
-"""State of a Mariner connection, without I/O (002, "Messages").
+"""State of a Mariner connection, without I/O (docs/protocol.md).
 
 A connection is CONNECTING until the client's ``init_req``, INITIATING until the server's
 ``init_res``, then OPEN on success, else CLOSED. One table, shared by both roles, defines who may

@@ -19,10 +19,11 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 
 from eventer_bridge import limits as core_limits
-from eventer_bridge import net
 from eventer_bridge.core import tokens
-from eventer_bridge.net import Admission, Bounds
+from eventer_bridge.net import accepting
 from eventer_bridge.net import limits as net_limits
+from eventer_bridge.net.admission import Admission
+from eventer_bridge.net.quota import Bounds
 from eventer_bridge.net.stats import ServerStats
 from mariner_console import door, limits
 from mariner_console.config import User
@@ -76,7 +77,7 @@ class Door:
 async def opened(bounds: Bounds = limits.CONNECTIONS) -> AsyncIterator[Door]:
     made = Door()
     server = uvicorn.Server(door.settings(Gate(made.behind, made.logins, is_tls=False)))
-    acceptor = await net.listen(
+    acceptor = await accepting.listen(
         "127.0.0.1",
         0,
         partial(door.BrowserConnection, server),

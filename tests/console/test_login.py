@@ -8,8 +8,8 @@ import pytest
 
 from eventer_bridge import limits as core_limits
 from eventer_bridge.core import tokens
-from eventer_bridge.net import Admission, Slot
 from eventer_bridge.net import limits as net_limits
+from eventer_bridge.net.admission import Admission, Slot
 from eventer_bridge.net.stats import ServerStats
 from mariner_console import limits
 from mariner_console.config import User

@@ -1,12 +1,49 @@
-"""Reading files: only regular ones, and not more than wanted."""
+"""Tasks that end together, and files: only regular ones, and not more than wanted."""
 
+import asyncio
 import os
 import socket
 from pathlib import Path
 
 import pytest
 
-from eventer_bridge.resources import read_regular
+from eventer_bridge.resources import Tasks, call_on_cancel, read_regular, uncancellable
+
+
+async def fail() -> None:
+    raise ValueError("broken")
+
+
+async def test_a_task_that_fails_is_logged_and_the_others_go_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    ended: list[str] = []
+    async with Tasks() as tasks:
+        waiting = tasks.spawn(call_on_cancel, ended.append, "other")
+        with pytest.raises(ValueError, match="broken"):
+            await tasks.spawn(fail)
+        assert [i.getMessage() for i in caplog.records] == ["a task failed: broken"]
+        assert (tasks.is_open, tasks.is_closed, waiting.done()) == (True, False, False)
+    assert (tasks.is_open, tasks.is_closed, ended) == (False, True, ["other"])
+    with pytest.raises(RuntimeError, match="closed"):
+        tasks.spawn(fail)
+
+
+@pytest.mark.parametrize("raises", [True, False])
+async def test_what_cannot_be_cancelled(raises: bool) -> None:
+    go_on = asyncio.Event()
+    results: list[bool] = []
+
+    async def work() -> None:
+        results.append(await go_on.wait())
+
+    task = asyncio.create_task(uncancellable(work(), raises=raises))
+    for _ in range(2):
+        await asyncio.sleep(0)
+        task.cancel()
+    go_on.set()
+    await asyncio.wait([task])
+    assert (results, task.cancelled()) == ([True], raises)
 
 
 def test_a_regular_file(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def examples() -> Iterator[str]:
         yield from re.findall(
             r"^```python\n(.*?)^```", path.read_text("utf-8"), re.MULTILINE | re.DOTALL
         )
-    for path in (ROOT / "mariner" / "client").glob("*.py"):
+    for path in (ROOT / "mariner/sync.py", *(ROOT / "mariner" / "client").glob("*.py")):
         tree = ast.parse(path.read_text("utf-8"))
         documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
         for node in ast.walk(tree):

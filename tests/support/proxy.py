@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from hat import aio
+from eventer_bridge.resources import Resource, Tasks
 
 HOST: Final = "127.0.0.1"
 _READ_BYTES: Final = 1 << 16
@@ -67,7 +67,7 @@ def create(target_port: int, plans: Iterable[Plan] = ()) -> "Proxy":
     return Proxy(target_port, plans)
 
 
-class Proxy(aio.Resource):
+class Proxy(Resource):
     """See the module. Made by :func:`create`.
 
     Attributes:
@@ -83,19 +83,13 @@ class Proxy(aio.Resource):
         self.n_connections = 0
         self.n_cuts = 0
         self._changed = asyncio.Event()
-        self._links: set[aio.Group] = set()
+        self._links: set[Tasks] = set()
         self.is_refusing = False
         self._passing = [asyncio.Event(), asyncio.Event()]  # by direction
         self.go_on()
         self._listener = socket.create_server((HOST, 0), backlog=128)
         self._listener.setblocking(False)
-        self._async_group = aio.Group()
-        self._async_group.spawn(self._accept)
-
-    @property
-    def async_group(self) -> aio.Group:
-        """Group of the proxy's tasks."""
-        return self._async_group
+        self.async_group.spawn(self._accept)
 
     @property
     def port(self) -> int:
@@ -130,7 +124,7 @@ class Proxy(aio.Resource):
 
     async def _accept(self) -> None:
         loop = asyncio.get_running_loop()
-        with self._listener:
+        try:
             while True:
                 near, _ = await loop.sock_accept(self._listener)
                 if self.is_refusing:
@@ -138,11 +132,15 @@ class Proxy(aio.Resource):
                         near.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
                     continue
                 self.n_connections += 1
-                link = self._async_group.create_subgroup()
+                link = Tasks()
                 self._links.add(link)
                 link.spawn(self._serve, link, near, next(self.plans))
+        finally:
+            self._listener.close()
+            for link in [*self._links]:
+                await link.async_close()
 
-    async def _serve(self, link: aio.Group, near: socket.socket, plan: Plan) -> None:
+    async def _serve(self, link: Tasks, near: socket.socket, plan: Plan) -> None:
         try:
             await self._pass_on(near, plan)
         finally:

@@ -4,11 +4,10 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Final, NoReturn
 
-from hat import aio
-
 from eventer_bridge.model import ProcessEvent
 from eventer_bridge.modules.base import Module, ModuleEngine, ModuleSession
 from eventer_bridge.modules.loading import ModuleConf
+from eventer_bridge.resources import Tasks
 from eventer_bridge.subscription import EVERYTHING, Subscription
 
 
@@ -42,10 +41,10 @@ async def create(conf: ModuleConf, engine: ModuleEngine) -> Module:
 
 class _Raising(Module):
     def __init__(self) -> None:
-        self._async_group = aio.Group()
+        self._async_group = Tasks()
 
     @property
-    def async_group(self) -> aio.Group:
+    def async_group(self) -> Tasks:
         return self._async_group
 
     @property

@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from hat import aio
 from typing_extensions import override
 
 from eventer_bridge import limits
@@ -29,6 +28,7 @@ from eventer_bridge.backends.rocksdb.opening import Opened, ext_open, ext_open_t
 from eventer_bridge.backends.visible_query import VisibleQuery
 from eventer_bridge.errors import OutcomeUnknownError, StorageError
 from eventer_bridge.model import EventId, QueryResult, QueryServerParams, Timestamp
+from eventer_bridge.resources import call_on_cancel, uncancellable
 
 mlog = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ async def create(
     try:
         backend.control = await control.listen(opened.store)
     except BaseException:
-        await aio.uncancellable(backend.async_close())
+        await uncancellable(backend.async_close())
         raise
     return backend
 
@@ -98,7 +98,7 @@ class RocksDbBackend(GroupCommit):
         self.control: control.StoreControl | None = None  # None: the file system has no sockets
         self._looking: asyncio.Future[None] | None = None  # until the disk was looked at
         self._free_bytes: int | StorageError = 0
-        self.async_group.spawn(aio.call_on_cancel, self._stop)
+        self.async_group.spawn(call_on_cancel, self._stop)
 
     def stats(self) -> StoreStats:
         """See :class:`Backend`; takes well below 1 ms. The last one while it cannot be read."""

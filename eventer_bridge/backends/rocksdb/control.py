@@ -23,8 +23,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from hat import aio
-
 from eventer_bridge import limits
 from eventer_bridge.backends.rocksdb import database, directories
 from eventer_bridge.backends.rocksdb.store import Store
@@ -32,6 +30,7 @@ from eventer_bridge.control import client
 from eventer_bridge.control.client import SOCKET, Addressee, Identity
 from eventer_bridge.control.server import ControlServer
 from eventer_bridge.errors import ControlError, EventerBridgeError, StorageError
+from eventer_bridge.resources import uncancellable
 
 mlog = logging.getLogger(__name__)
 audit = logging.getLogger("audit")
@@ -170,7 +169,7 @@ async def listen(store: Store) -> "StoreControl | None":
     try:
         await server.start()
     except OSError as e:
-        await aio.uncancellable(server.async_close())
+        await uncancellable(server.async_close())
         mlog.warning(
             "event store takes no requests: no backup while it is open",
             extra={"path": str(store.path / SOCKET), "reason": str(e)},

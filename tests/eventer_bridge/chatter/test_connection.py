@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from hat import aio
 
 from eventer_bridge import chatter, limits, tls
 from eventer_bridge.chatter.codec import Dialect, Msg
@@ -22,6 +21,7 @@ from eventer_bridge.errors import (
 from eventer_bridge.net import limits as net_limits
 from eventer_bridge.net.stats import CloseReason
 from eventer_bridge.net.stream import Pause
+from eventer_bridge.resources import call_on_cancel
 from tests.eventer_bridge.chatter.peers import (
     ANY,
     Echo,
@@ -445,7 +445,7 @@ async def test_a_group_of_the_connection_closes_with_it() -> None:
         here.connection.send("T.A", b"")
         handler = await there.handlers.get()
         ended = asyncio.Event()
-        handler.connection.async_group.spawn(aio.call_on_cancel, ended.set)
+        handler.connection.async_group.spawn(call_on_cancel, ended.set)
         await handler.messages.get()
         await here.connection.async_close()
         await ended.wait()

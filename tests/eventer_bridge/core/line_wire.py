@@ -13,7 +13,7 @@ from eventer_bridge.core.client_service import ClientService
 from eventer_bridge.core.client_session import ClientSession
 from eventer_bridge.errors import FrameError, Outcome, RemoteProtocolError
 from eventer_bridge.model import JsonPayload, QueryLatestParams, QueryResult, RegisterEvent, Status
-from eventer_bridge.net import Slot
+from eventer_bridge.net.admission import Slot
 from eventer_bridge.net.liveness import Liveness
 from eventer_bridge.net.stream import Stream
 from eventer_bridge.packed import Batch, batch_of

@@ -1,6 +1,7 @@
 """Engine: sessions, ids, the clock, refusals, observers, closing."""
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -183,10 +184,8 @@ async def test_what_is_persisted_is_told_of_before_it_is_acknowledged(tmp_path: 
         first = sessions[0].events[0].id.session
         assert sessions[1].committed is sessions[2].committed, "they are committed together"
         for session in sessions:
-            number = session.events[0].id.session
-            session.committed.add_done_callback(
-                lambda _, number=number: told.append((number, "acknowledged"))
-            )
+            noted = (session.events[0].id.session, "acknowledged")
+            session.committed.add_done_callback(partial(lambda noted, _: told.append(noted), noted))
         await asyncio.wait([sessions[-1].committed])
         await asyncio.sleep(0)
         for number in range(first, first + 3):

@@ -15,6 +15,7 @@ from eventer_bridge.errors import InitError, InvalidEventError
 from eventer_bridge.eventer import client as eventer
 from eventer_bridge.model import (
     BinaryPayload,
+    Event,
     JsonPayload,
     Order,
     QueryLatestParams,
@@ -56,7 +57,7 @@ async def test_every_message(tmp_path: Path) -> None:
                 RegisterEvent(("x", "1"), None, JsonPayload(Raw(b'{"a": [1, null, "\\u017e"]}'))),
                 RegisterEvent(("x", "2"), None, None),
             ]
-            registered = []
+            registered: list[Event] = []
             for _ in range(4):
                 events = await client.register(asked)
                 contents = [RegisterEvent(e.type, e.source_timestamp, e.payload) for e in events]

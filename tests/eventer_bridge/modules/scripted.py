@@ -8,8 +8,6 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, TypeAlias
 
-from hat import aio
-
 from eventer_bridge.backends import rocksdb
 from eventer_bridge.core import engine
 from eventer_bridge.core.conditions import Conditions
@@ -27,6 +25,7 @@ from eventer_bridge.model import (
 from eventer_bridge.modules.base import Module, ModuleEngine, ModuleSession
 from eventer_bridge.modules.loading import ModuleConf
 from eventer_bridge.packed import Batch
+from eventer_bridge.resources import Tasks
 from eventer_bridge.subscription import EVERYTHING, Subscription
 
 NAME = "tests.eventer_bridge.modules.scripted"
@@ -57,13 +56,13 @@ class Scripted(Module):
         self.closed: list[tuple[int | None, bool]] = []
         self.n_sessions = 0
         self._subscription = subscription
-        self._async_group = aio.Group()
+        self._async_group = Tasks()
         self.on_create: OnCreate = _nothing_on_create
         self.on_process: OnProcess = _nothing_on_process
         self.on_close: OnClose = _nothing_on_close
 
     @property
-    def async_group(self) -> aio.Group:
+    def async_group(self) -> Tasks:
         return self._async_group
 
     @property

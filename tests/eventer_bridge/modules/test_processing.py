@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from hat import aio
 
 from eventer_bridge import limits
 from eventer_bridge.core.base import Observer
@@ -23,6 +22,7 @@ from eventer_bridge.model import (
 )
 from eventer_bridge.modules.base import ModuleSession
 from eventer_bridge.packed import Batch
+from eventer_bridge.resources import Tasks
 from eventer_bridge.subscription import EVERYTHING, NOTHING, Subscription
 from tests.eventer_bridge.modules.scripted import (
     CONNECTION,
@@ -411,7 +411,7 @@ async def test_the_response_has_what_was_requested_subscribers_see_all() -> None
 
 async def test_payloads_and_timestamps_come_through() -> None:
     async with running(EVERYTHING) as (core, [module]):
-        group = aio.Group()
+        group = Tasks()
         events = await group.spawn(register, core, register_event("a", value={"x": [1]}))
         assert events[0].payload == JsonPayload.of({"x": [1]})
         await group.async_close()

@@ -13,8 +13,11 @@ from typing import Any, Final, cast
 
 import pytest
 
-from eventer_bridge import net, tls
-from eventer_bridge.net import Acceptor, Admission, Bounds, Slot, limits
+from eventer_bridge import tls
+from eventer_bridge.net import accepting, limits
+from eventer_bridge.net.accepting import Acceptor
+from eventer_bridge.net.admission import Admission, Slot
+from eventer_bridge.net.quota import Bounds
 from eventer_bridge.net.stats import ServerStats
 from tests.support.certificates import Certificates, make_certificates
 from tests.support.waiting import within
@@ -60,7 +63,7 @@ async def listening(
 ) -> AsyncIterator[Running]:
     it = Running()
     arguments = {"admission": Admission(bounds), **arguments}
-    it.acceptor = await net.listen(host, 0, Echo, stats=it.stats, **arguments)
+    it.acceptor = await accepting.listen(host, 0, Echo, stats=it.stats, **arguments)
     async with it.acceptor:
         yield it
 
@@ -117,7 +120,7 @@ async def test_a_connection_that_cannot_be_handled_gives_its_slot_back(
     asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
     context = tls.server_context(certificates.server_cert, certificates.server_key)
     stats, admission = ServerStats(), Admission()
-    async with await net.listen(
+    async with await accepting.listen(
         "127.0.0.1", 0, fail, admission=admission, stats=stats, tls=context if is_tls else None
     ) as acceptor:
         client_context = tls.client_context(certificates.ca) if is_tls else None
@@ -250,7 +253,7 @@ async def test_closing_ends_handshakes_and_frees_the_port(certificates: Certific
             await it.until(lambda stats: stats.connections == 1)
         assert await asyncio.get_running_loop().sock_recv(tcp, 1) == b""
         await it.until(lambda stats: stats.connections == 0)
-    async with await net.listen("127.0.0.1", port, Echo) as again:
+    async with await accepting.listen("127.0.0.1", port, Echo) as again:
         assert again.port == port
         assert await says_hello(port)
         again.stop()
@@ -261,7 +264,7 @@ async def test_closing_ends_handshakes_and_frees_the_port(certificates: Certific
 async def test_an_address_that_is_taken_is_named() -> None:
     async with listening() as it:
         with pytest.raises(OSError, match=f"127.0.0.1:{it.acceptor.port}: ") as caught:
-            await net.listen("127.0.0.1", it.acceptor.port, Echo)
+            await accepting.listen("127.0.0.1", it.acceptor.port, Echo)
         assert caught.value.errno == errno.EADDRINUSE
 
 

@@ -12,8 +12,9 @@ import pytest
 
 from eventer_bridge import limits
 from eventer_bridge.errors import ClosedError, ConnectError
-from eventer_bridge.net import Admission, Bounds
 from eventer_bridge.net import limits as net_limits
+from eventer_bridge.net.admission import Admission
+from eventer_bridge.net.quota import Bounds
 from eventer_bridge.net.stream import Pause
 from eventer_bridge.rsb import codec, transport
 from eventer_bridge.rsb import limits as rsb_limits

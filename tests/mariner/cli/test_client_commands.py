@@ -457,20 +457,6 @@ async def test_subscribe_prints_each_event_at_once_until_interrupted(shell: Shel
         assert process.returncode == 130
 
 
-async def test_subscribe_loses_the_server(tmp_path: Path) -> None:
-    async with gateway(tmp_path, backend="memory") as running:
-        shell = shell_for("app", "secret", running.port)
-        async with started(shell, "subscribe") as process:
-            await read_line(process.stderr)
-            os.kill(running.pid, signal.SIGTERM)
-            _, stderr = await process.communicate()
-            assert await running.process.wait() == 0
-    assert process.returncode == 1
-    assert stderr.decode() == (
-        f"mariner: error: 127.0.0.1:{running.port}: the server closed the connection\n"
-    )
-
-
 @pytest.mark.parametrize(
     "more", [("timeseries",), ("timeseries", "--order", "asc"), ("server", "--server-id", "1")]
 )

@@ -56,7 +56,7 @@ async def registered() -> AsyncIterator[tuple[client.Client, list[Event]]]:
                 "127.0.0.1", gateway.mariner.port, client_name="app", client_token="secret"
             )
         )
-        events = []
+        events: list[Event] = []
         for i in range(40):
             payload = JsonPayload.of(i) if i % 4 else WANTED
             events += await connected.register([RegisterEvent(("a", str(i % 3)), None, payload)])

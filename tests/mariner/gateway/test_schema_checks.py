@@ -1,6 +1,7 @@
 """Costly payloads of clients with schemas: others go on meanwhile, and the order is kept."""
 
 import asyncio
+import functools
 import signal
 from pathlib import Path
 from typing import Any
@@ -132,7 +133,8 @@ async def test_the_same_for_eventer_clients() -> None:
             registrations = []
             for i, value in enumerate((LARGE, [1], [*LARGE, "a"], LARGE * 10)):
                 registrations.append(client.register([register_event("numbers", value)]))
-                registrations[-1].add_done_callback(lambda _, i=i: done.append(i))
+                noted = functools.partial(lambda i, _: done.append(i), i)
+                registrations[-1].add_done_callback(noted)
             await asyncio.wait(registrations)
             assert done == [0, 1, 2, 3]
             assert isinstance(registrations[2].exception(), RegisterError)
