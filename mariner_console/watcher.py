@@ -35,7 +35,7 @@ from eventer_bridge.model import (
 from eventer_bridge.net import connecting
 from eventer_bridge.net import limits as net_limits
 from eventer_bridge.net.connecting import keep_trying
-from eventer_bridge.resources import Resource, Tasks, call_on_cancel, uncancellable
+from eventer_bridge.resources import Resource, Tasks, uncancellable
 from mariner import client
 from mariner.errors import ConnectionLostError, MarinerError
 from mariner.gateway import cursor_requests, status
