@@ -197,11 +197,20 @@ async def in_time(waiting: Awaitable[object], timeout_s: float | None) -> bool:
 
 def read_schema(name: str) -> str:
     """Text of a file of ``schemas/``, such as ``mariner.yaml``, or ``FileNotFoundError``."""
-    packaged = importlib.resources.files("eventer_bridge") / "schemas" / name
+    return _read_shipped("schemas", name)
+
+
+def read_example(name: str) -> str:
+    """Text of a file of ``deploy/`` that wheels have, too (pyproject.toml)."""
+    return _read_shipped("deploy", name)
+
+
+def _read_shipped(folder: str, name: str) -> str:
+    packaged = importlib.resources.files("eventer_bridge") / folder / name
     if packaged.is_file():
         return packaged.read_text(encoding="utf-8")
     # a checkout (even one installed in editable mode) has them at its top level
-    checkout = Path(__file__).parent.parent / "schemas" / name
+    checkout = Path(__file__).parent.parent / folder / name
     return checkout.read_text(encoding="utf-8")
 
 

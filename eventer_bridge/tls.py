@@ -12,7 +12,7 @@ import ssl
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from eventer_bridge import limits
 from eventer_bridge.errors import ConfigurationError
@@ -90,6 +90,22 @@ def peer_names(ssl_object: Any) -> frozenset[str]:
     names = [f"CN:{common[0]}"] if len(common) == 1 else []
     names += [f"{kind}:{value}" for kind, value in certificate.get("subjectAltName", ())]
     return frozenset(certificate_name(name) for name in names)
+
+
+class PeerCertificate(NamedTuple):
+    """A peer's verified certificate, for people: its name, and until when it is valid."""
+
+    name: str
+    until: datetime
+
+
+def peer_certificate(ssl_object: Any) -> PeerCertificate | None:
+    """That of a connection; None without TLS (``ssl_object`` is None) or a certificate."""
+    certificate = ssl_object.getpeercert() if ssl_object is not None else None
+    if not certificate:
+        return None
+    until = datetime.fromtimestamp(ssl.cert_time_to_seconds(certificate["notAfter"]), UTC)
+    return PeerCertificate(" ".join(sorted(peer_names(ssl_object))), until)
 
 
 def certificate_name(text: str) -> str:

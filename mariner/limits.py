@@ -80,6 +80,15 @@ MAX_STATUS_CLIENTS: Final = 1_000
 MAX_SLOWEST: Final = 10
 """Connections that are furthest behind, in its answer."""
 
+MAX_STATUS_CONNECTIONS: Final = 1_000
+"""Connections of ``mariner status --connections``, at some 1 kB each."""
+
+MAX_SHOWN_QUERY_TYPES: Final = 3
+"""Query types of such a connection; the others are counted."""
+
+MAX_SHOWN_QUERY_TYPE_CHARACTERS: Final = 100
+"""Of each of them."""
+
 MAX_STATUS_ERRORS: Final = 10
 """Errors in its answer, the last ones."""
 

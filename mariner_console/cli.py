@@ -14,7 +14,11 @@ from mariner_console import config
 
 
 @click.command()
-@conf_option("Configuration file (.yaml, .toml or .json).")
+@conf_option(
+    "Configuration file (.yaml, .toml or .json).",
+    default="console.yaml",
+    variable="MARINER_CONSOLE_CONF",
+)
 def console(path: Path) -> None:
     """Serve a page that shows gateways: state, rates, types, events, queries.
 

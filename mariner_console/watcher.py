@@ -7,18 +7,16 @@ looked at is counted and forgotten.
 
 import asyncio
 import logging
-import math
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 from urllib.parse import urljoin
 
 import aiohttp
-import msgspec
 
 from eventer_bridge import tls
 from eventer_bridge.control.client import Addressee
@@ -38,13 +36,18 @@ from eventer_bridge.net.connecting import keep_trying
 from eventer_bridge.resources import Resource, Tasks, uncancellable
 from mariner import client
 from mariner.errors import ConnectionLostError, MarinerError
-from mariner.gateway import cursor_requests, status
+from mariner.gateway import connection_requests, cursor_requests, status
+from mariner.gateway.connection_requests import ConnectionRequest, ConnectionsAnswer
 from mariner.gateway.cursor_requests import CursorAnswer, CursorRequest
 from mariner.gateway.status import GatewayStatus
 from mariner_console import limits, view
+from mariner_console.asking import RecentAnswer, answered
 from mariner_console.config import WatchedGateway
 
 mlog = logging.getLogger(__name__)
+
+RequestT = TypeVar("RequestT")
+AnswerT = TypeVar("AnswerT")
 
 
 class Kept:
@@ -114,10 +117,8 @@ class Watcher(Resource):
             self._context = tls.client_context(config.tls.ca, config.tls.cert, config.tls.key)
         self._connection: client.Client | None = None
         self._lost_by_alarms = False  # when they were asked for the last time
-        self._status_lock = asyncio.Lock()
-        self._status_s = -math.inf
-        self._status: GatewayStatus | None = None
-        self._status_before: GatewayStatus | None = None
+        self._status = RecentAnswer(self._ask_status, status.with_rates)
+        self._connections = RecentAnswer(self._ask_connections, connection_requests.with_rates)
         self.async_group.spawn(self._stay_connected)
         if config.metrics is not None:
             self.async_group.spawn(self._keep_scraping, config.metrics)
@@ -155,37 +156,40 @@ class Watcher(Resource):
 
         Raises ControlError if it did not answer, or has none.
         """
-        socket = self._control()
-        async with self._status_lock:
-            if time.monotonic() - self._status_s >= limits.SCRAPE_PERIOD_S:
-                try:
-                    found = await asyncio.to_thread(status.ask, socket)
-                except msgspec.ValidationError as e:
-                    raise ControlError(f"the gateway is of another version: {e}") from e
-                self._status_before, self._status = self._status, found
-                self._status_s = time.monotonic()
-            assert self._status is not None
-            if self._status_before is None:
-                return self._status
-            return status.with_rates(self._status_before, self._status)
+        return await self._status.get()
+
+    async def connections(self) -> ConnectionsAnswer:
+        """As :meth:`status`, of its connections."""
+        return await self._connections.get()
 
     async def request_cursors(self, request: CursorRequest) -> CursorAnswer:
         """Look at a cursor, or change it, by the control socket; the next status is a new one.
 
         Raises as ``cursor_requests.ask``, and ControlError if there is no control socket.
         """
-        socket = self._control()
-        shown = await self.status()
-        async with self._status_lock:
-            try:
-                # not another process that listens there by now
-                to = Addressee(pid=shown.pid)
-                answer = await asyncio.to_thread(cursor_requests.ask, socket, request, to)
-            except msgspec.ValidationError as e:
-                raise ControlError(f"the gateway is of another version: {e}") from e
-            if request.do != "show":
-                self._status_s = -math.inf
+        answer = await answered(self._request(cursor_requests.ask, request))
+        if request.do != "show":
+            await self._status.forget()
         return answer
+
+    async def request_connections(self, request: ConnectionRequest) -> ConnectionsAnswer:
+        """Close a connection by the control socket; raises as :meth:`request_cursors`."""
+        answer = await answered(self._request(connection_requests.ask, request))
+        await self._connections.forget()
+        return answer
+
+    async def _ask_status(self) -> GatewayStatus:
+        return await asyncio.to_thread(status.ask, self._control())
+
+    async def _ask_connections(self) -> ConnectionsAnswer:
+        return await self._request(connection_requests.ask, ConnectionRequest("list"))
+
+    async def _request(
+        self, ask: Callable[[Path, RequestT, Addressee], AnswerT], request: RequestT
+    ) -> AnswerT:
+        """Send a request to the process that told its status: another one may listen by now."""
+        socket, shown = self._control(), await self.status()
+        return await asyncio.to_thread(ask, socket, request, Addressee(pid=shown.pid))
 
     async def register(self, event: RegisterEvent) -> Event:
         """Register an event; raises MarinerError without a connection, or as ``Client.register``.

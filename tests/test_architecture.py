@@ -42,7 +42,7 @@ LAYERS: Final = {
         "door",
         "watcher type_tree",
         "view",
-        "config texts",
+        "asking config texts",
         "limits",
     ),
     "mariner_spark": (

@@ -86,5 +86,9 @@ def test_the_wheel_works_by_itself(tmp_path: Path) -> None:
     assert all(path.startswith(str(home)) for path in run(python, "-c", code).split())
     assert run(home / "bin" / "mariner", "--version").startswith("mariner, version ")
     assert run(home / "bin" / "mariner", "check", "--conf", "gateway.yaml") == "gateway.yaml: ok\n"
+    run(home / "bin" / "mariner", "init", "made")
+    made = tmp_path / "made" / "gateway.yaml"
+    assert run(home / "bin" / "mariner", "check", "--conf", made) == f"{made}: ok\n"
+    assert f"ExecStart={home}/bin/mariner serve" in (made.parent / "mariner.service").read_text()
     assert "Serve a page that shows gateways" in run(python, "-m", "mariner_console", "--help")
     asyncio.run(serve_and_ask(python, environment, tmp_path))

@@ -168,8 +168,8 @@ class ClientSession(ServedClient, ReplayingClient, Generic[RequestT]):
 
     The wire lets go of it when the connection is gone (``Stream.on_closed``): they would hold each
     other until garbage is collected. ``rights`` are None until it is accepted. ``is_persisted``: it
-    is notified of events when they are durable, not before. ``n_subscriptions`` are the query types
-    that it requested.
+    is notified of events when they are durable, not before. ``wanted`` is what it subscribed to,
+    with ``n_subscriptions`` query types.
     """
 
     __slots__ = (
@@ -180,7 +180,6 @@ class ClientSession(ServedClient, ReplayingClient, Generic[RequestT]):
         "_replay",
         "_service",
         "_source",
-        "_wanted",
         "_wire",
         "account",
         "is_persisted",
@@ -189,6 +188,7 @@ class ClientSession(ServedClient, ReplayingClient, Generic[RequestT]):
         "registrations",
         "rights",
         "stream",
+        "wanted",
     )
 
     stream: Stream[Any]
@@ -209,7 +209,7 @@ class ClientSession(ServedClient, ReplayingClient, Generic[RequestT]):
         self.account: Account  # from when it is admitted
         self._proof: TokenHash | None = None
         self._filter: Filter | None = None  # what it wanted, within its rights
-        self._wanted: Subscription
+        self.wanted: Subscription
         self._replay: Replay | None = None
         self._preparing: asyncio.Task[None] | None = None  # before init: looks for gaps
 
@@ -277,7 +277,7 @@ class ClientSession(ServedClient, ReplayingClient, Generic[RequestT]):
             return
         stream.clear_first_deadline()
         self._proof = admitted.proof
-        self._wanted = subscription if subscription == wanted else wanted  # usually one object
+        self.wanted = subscription if subscription == wanted else wanted  # usually one object
         self.is_persisted = request.persisted
         self._filter = wanted_filter
         self.n_subscriptions = len(request.subscriptions)
@@ -361,7 +361,7 @@ class ClientSession(ServedClient, ReplayingClient, Generic[RequestT]):
             rights = service.authenticator.readmit(
                 stream.client or "", self._proof, stream.ssl_object
             )
-            subscription = rights.subscription.intersection(self._wanted)
+            subscription = rights.subscription.intersection(self.wanted)
         except (DeclinedError, InvalidEventError) as e:
             detail = e.cause if isinstance(e, DeclinedError) else str(e)
             stream.close(CloseReason.REMOVED, detail=detail, level=logging.WARNING)

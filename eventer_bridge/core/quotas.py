@@ -32,6 +32,7 @@ from eventer_bridge.model import QueryLatestParams, QueryParams, QueryResult
 from eventer_bridge.net import limits as net_limits
 from eventer_bridge.net.stream import Stream
 from eventer_bridge.net.throttle import BYTES, EVENTS, QUERIES, Throttle
+from eventer_bridge.subscription import Subscription
 
 audit = logging.getLogger("audit")
 
@@ -104,9 +105,11 @@ class AccountMember(Protocol):
     """A connection of a client, ``ClientSession``.
 
     Attributes:
-        n_subscriptions: query types that it subscribed to.
+        wanted: what it subscribed to.
+        n_subscriptions: query types in that.
     """
 
+    wanted: Subscription
     n_subscriptions: int
 
     @property

@@ -27,6 +27,7 @@ class CloseReason(enum.StrEnum):
     OUTCOME_UNKNOWN = "outcome unknown"
     ANOTHER_HISTORY = "another history"
     REMOVED = "removed from the configuration"
+    BY_OPERATOR = "closed by an operator"
     CURSOR_LOST = "another connection has its cursor"
     GAP = "a gap in what it gets"
 

@@ -225,6 +225,11 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
         return self._transport.get_write_buffer_size() + self._unsent_bytes
 
     @property
+    def buffered_bytes(self) -> int:
+        """Memory held for the peer: what is not taken or answered yet, and what it has not read."""
+        return self._sans_io.buffered_bytes + self.unread_bytes + self.held_bytes
+
+    @property
     def behind_s(self) -> float:
         """Seconds since the peer fell behind (:attr:`is_write_blocked`); 0: it has not."""
         return time.monotonic() - self._blocked_at_s if self.is_write_blocked else 0.0
@@ -649,7 +654,7 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
 
     def _count_held(self) -> None:
         if (share := self._share) is not None:
-            share.set(self._sans_io.buffered_bytes + self.unread_bytes + self.held_bytes)
+            share.set(self.buffered_bytes)
             self._is_buffering = share.n_bytes > 0
 
     def _on_share_lost(self) -> None:

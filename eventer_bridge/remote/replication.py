@@ -57,7 +57,7 @@ class Following:
         self._remote_id = remote_id
         self._type = history.type_of(remote_id)
         self._history: History | None = None
-        self._session = 0
+        self._session: int | None = None  # the last one that was kept, if any was
 
     async def begin(
         self, client: EventerClient, session_id: int, timestamp: model.Timestamp | None
@@ -68,7 +68,7 @@ class Following:
         """
         latest = (await client.query(model.QueryLatestParams([self._type]))).events
         self._history = history.read_all(latest).get(self._remote_id)
-        self._session = session_id
+        self._session = None if timestamp is None else session_id
         if timestamp is None:
             return None
         kept = await self._engine.known_history(self._remote_id)
@@ -92,7 +92,10 @@ class Following:
         found = history.of_session(session)
         if found is not None and (self._history is None or found.id not in self._history.ids):
             followed = None if self._history is None else self._history.id
-            if reason := history.refusal(followed, found, self._session):
+            # of one that had registered nothing when it was connected to, none was followed
+            if self._session is not None and (
+                reason := history.refusal(followed, found, self._session)
+            ):
                 return reason
             self._history = found
         self._session = session[0].id.session

@@ -56,7 +56,7 @@ Followers that have read less notice nothing."""
     " those with the newest states of the store, whatever the clock said. Backups whose state is"
     " not known, and those of other stores, stay: it warns of them.",
 )
-def backup(conf: Path | None, paths: tuple[Path, ...], place: str | None, keep: int | None) -> None:
+def backup(conf: Path, paths: tuple[Path, ...], place: str | None, keep: int | None) -> None:
     """Back up a store, whether the gateway is running or not.
 
     TARGET is a new directory; its parent must exist and not be part of a store. It becomes an
@@ -121,7 +121,7 @@ def _keep(store: Path, where: str, n_kept: int | None) -> None:
     f" includes its whole day. {TIME_HELP}",
 )
 def restore(
-    conf: Path | None,
+    conf: Path,
     paths: tuple[Path, ...],
     place: str | None,
     name: str | None,

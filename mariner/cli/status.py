@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import click
 from rich.console import Group, RenderableType
@@ -18,15 +18,15 @@ from rich.table import Table
 from rich.text import Text
 
 from eventer_bridge import limits as core_limits
+from eventer_bridge.control.client import Addressee
 from eventer_bridge.model import printable
 from mariner import limits
-from mariner.cli import output
+from mariner.cli import connections, output
 from mariner.cli.run import errors
 from mariner.cli.target import find_gateway, gateway_option
-from mariner.cli.values import plural
+from mariner.cli.values import duration, plural
+from mariner.gateway import connection_requests
 from mariner.gateway import status as gateway
-
-_UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
 
 @click.command()
@@ -42,7 +42,15 @@ _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
     metavar="SECONDS",
     help="Time between two statuses of --watch.",
 )
-def status(path: Path, is_json: bool, watch: bool, interval_s: float) -> None:
+@click.option(
+    "--connections",
+    "is_of_connections",
+    is_flag=True,
+    help="Show the connections, and nothing else; `mariner disconnect` closes one.",
+)
+def status(
+    *, path: Path, is_json: bool, watch: bool, interval_s: float, is_of_connections: bool
+) -> None:
     """Show what a running gateway is doing.
 
     Its state, store, connections, clients with their rates and how much of their quotas they use,
@@ -50,36 +58,42 @@ def status(path: Path, is_json: bool, watch: bool, interval_s: float) -> None:
     are valid, and the last errors. At most 1,000 clients and 1,000 cursors, those that are furthest
     behind first. Rates are measured for a second.
 
+    With --connections, each connection in place of that: its client and address, for how long it is
+    connected, version of TLS and certificate, what it subscribed to, bytes it sends and is sent a
+    second, memory held for it, for how long it has been too slow, and why it is not read from. At
+    most 1,000: those furthest behind, then those with most memory, then the newest.
+
     Nothing is measured while nobody asks. Only the user of the gateway (and root) may ask.
 
     Exit code 0: shown; 1: there is no gateway, or it did not answer; 2: the configuration
     cannot be read, or has neither a store nor `control`.
     """
+    about = _CONNECTIONS if is_of_connections else _GATEWAY
     with errors(), _screen(is_live=watch and not is_json and sys.stdout.isatty()) as show:
         socket, to = find_gateway(path)
-        before = gateway.ask(socket, to)
+        before = about.ask(socket, to)
         wait_s = limits.FIRST_RATES_S
         while True:
             time.sleep(wait_s)
-            after = gateway.ask(socket, to)
-            rated = gateway.with_rates(before, after)
+            after = about.ask(socket, to)
+            rated = about.with_rates(before, after)
             if is_json:
                 output.write_json(rated)
             else:
-                show(rated)
+                show(about.render(rated))
             if not watch:
                 return
             before, wait_s = after, interval_s
 
 
 @contextlib.contextmanager
-def _screen(*, is_live: bool) -> Iterator[Callable[[gateway.GatewayStatus], None]]:
+def _screen(*, is_live: bool) -> Iterator[Callable[[RenderableType], None]]:
     """Where it is shown: line by line, or on a page of a terminal that is renewed."""
     if not is_live:
-        yield lambda status: output.write_rich(render(status))
+        yield output.write_rich
         return
     with Live(screen=True, auto_refresh=False) as live:
-        yield lambda status: live.update(render(status), refresh=True)
+        yield lambda tables: live.update(tables, refresh=True)
 
 
 def render(status: gateway.GatewayStatus) -> RenderableType:
@@ -96,6 +110,18 @@ def render(status: gateway.GatewayStatus) -> RenderableType:
     if status.errors:
         parts += ["", Text("last errors", "bold"), *[_error(i) for i in status.errors]]
     return Group(*parts)
+
+
+class _About(NamedTuple):
+    """What is shown: how to ask for it, get rates from two answers, and show it."""
+
+    ask: Callable[[Path, Addressee], Any]
+    with_rates: Callable[[Any, Any], Any]
+    render: Callable[[Any], RenderableType]
+
+
+_GATEWAY: Final = _About(gateway.ask, gateway.with_rates, render)
+_CONNECTIONS: Final = _About(connections.ask, connection_requests.with_rates, connections.render)
 
 
 def _summary(status: gateway.GatewayStatus) -> Table:
@@ -232,15 +258,3 @@ def _rate(per_s: float | None) -> str:
 
 def _lag(unread_bytes: int, behind_s: float) -> tuple[str, str]:
     return decimal(unread_bytes) if unread_bytes else "", duration(behind_s) if behind_s else ""
-
-
-def duration(seconds: float) -> str:
-    """A duration for people: ``3 d 4 h``, ``2 min 5 s``, ``0.2 s``."""
-    if seconds < 60:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    whole = round(seconds)
-    for index, (unit_s, unit) in enumerate(_UNITS):
-        if whole >= unit_s:
-            smaller_s, smaller = (*_UNITS, (1, "s"))[index + 1]
-            return f"{whole // unit_s} {unit} {whole % unit_s // smaller_s} {smaller}"
-    raise AssertionError("unreachable")

@@ -38,7 +38,7 @@ def store() -> None:
 @store.command()
 @store_option(*_STORE)
 @JSON_OPTION
-def info(conf: Path | None, paths: tuple[Path, ...], is_json: bool) -> None:
+def info(conf: Path, paths: tuple[Path, ...], is_json: bool) -> None:
     """Show what is in a store: events, types, servers, times and sizes.
 
     The number of events is an estimate: `verify` counts them. If a gateway has the store open,
@@ -62,7 +62,7 @@ def info(conf: Path | None, paths: tuple[Path, ...], is_json: bool) -> None:
     help="STORE was restored from a backup of the gateway with this configuration: if there are no"
     " findings, it is told, and `/metrics` and the console show when that was.",
 )
-def verify(conf: Path | None, paths: tuple[Path, ...], drill_of: Path | None) -> None:
+def verify(conf: Path, paths: tuple[Path, ...], drill_of: Path | None) -> None:
     """Check a store: every row of every index, and the indexes against each other.
 
     Request keys, cursors and parked events are checked too.
@@ -96,7 +96,7 @@ def verify(conf: Path | None, paths: tuple[Path, ...], drill_of: Path | None) ->
 
 @store.command()
 @store_option(*_STORE)
-def compact(conf: Path | None, paths: tuple[Path, ...]) -> None:
+def compact(conf: Path, paths: tuple[Path, ...]) -> None:
     """Rewrite a store's files without what is no longer needed.
 
     Nothing else may have it open: stop the gateway first. Compacting needs as much space

@@ -31,9 +31,34 @@ FILE: Final = click.Path(path_type=Path, dir_okay=False)
 DIRECTORY: Final = click.Path(path_type=Path)
 
 
-def conf_option(text: str, name: str = "path", *, is_required: bool = True) -> Callable[[F], F]:
-    """Decorator of a command that takes a configuration file."""
-    return click.option("--conf", name, type=FILE, required=is_required, help=text)
+def conf_option(
+    text: str,
+    name: str = "path",
+    *,
+    default: str = "gateway.yaml",
+    variable: str = "MARINER_CONF",
+    is_required: bool = True,
+) -> Callable[[F], F]:
+    """Decorator of a command that takes a configuration file; the default is one of this folder."""
+
+    def check(context: click.Context, option: click.Parameter, path: Path) -> Path:
+        is_default = context.get_parameter_source(name) is ParameterSource.DEFAULT
+        if is_required and is_default and not path.exists():
+            text = f"There is no {default} in this directory: give --conf, or set {variable}."
+            raise click.UsageError(text, context)
+        return path
+
+    return click.option(
+        "--conf",
+        name,
+        type=FILE,
+        default=Path(default),
+        show_default=True,
+        envvar=variable,
+        show_envvar=True,
+        callback=check,
+        help=text,
+    )
 
 
 gateway_option: Final = conf_option("Configuration file of the running gateway.")
@@ -114,13 +139,13 @@ def bus_options(port: int) -> Callable[[F], F]:
 def store_option(*names: str) -> Callable[[F], F]:
     """Decorator of a command that takes ``--conf`` or the store's directory, for :func:`resolve`.
 
-    ``names`` are metavars of its ``paths`` in order; ``STORE`` is left out with ``--conf``.
+    ``names`` are metavars of its ``paths`` in order; without ``STORE``, it is that of ``--conf``.
     """
     metavar = " ".join(f"[{name}]" if name == "STORE" else name for name in names)
 
     def decorate(function: F) -> F:
         paths = click.argument("paths", nargs=-1, type=DIRECTORY, metavar=metavar)
-        text = "Use the store that this gateway configuration names."
+        text = "In place of STORE: the configuration of the gateway that it is of."
         return paths(conf_option(text, "conf", is_required=False)(function))
 
     return decorate
@@ -279,17 +304,21 @@ def find_gateway(conf: Path, advice: str = "") -> tuple[Path, Addressee]:
 # --- stores ---------------------------------------------------------------------------------
 
 
-def resolve(names: tuple[str, ...], conf: Path | None, paths: tuple[Path, ...]) -> tuple[Path, ...]:
+def resolve(names: tuple[str, ...], conf: Path, paths: tuple[Path, ...]) -> tuple[Path, ...]:
     """The paths of a command, including the store's directory.
 
     Raises UsageError for too few or too many, CommandError if the configuration names no store.
     """
-    expected = [name for name in names if conf is None or name != "STORE"]
-    if len(paths) != len(expected):
-        text = f"expected {' '.join(expected)}" + (" besides --conf" if conf else "")
-        raise click.UsageError(text + ("" if conf else ", or --conf in place of STORE") + ".")
-    if conf is None:
+    source = click.get_current_context().get_parameter_source("conf")
+    is_given = source is ParameterSource.COMMANDLINE
+    if len(paths) == len(names) and not is_given:
         return paths
+    others = [name for name in names if name != "STORE"]
+    is_known = is_given or source is ParameterSource.ENVIRONMENT or conf.exists()
+    if len(paths) != len(others) or not is_known:
+        wanted = " ".join(others if is_given else names)
+        more = " besides --conf" if is_given else ", or --conf in place of STORE"
+        raise click.UsageError(f"expected {wanted}{more}.")
     found = iter(paths)
     return tuple(store_of(conf) if name == "STORE" else next(found) for name in names)
 

@@ -16,6 +16,7 @@ from eventer_bridge.errors import InvalidEventError
 from eventer_bridge.subscription import Subscription
 
 _NULL: Final = msgspec.Raw(b"null")
+_UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
 _EVENT_ID: Final = re.compile(r"(-?[0-9]{1,19})/(-?[0-9]{1,19})/(-?[0-9]{1,19})")
 
 
@@ -62,6 +63,18 @@ def plural(number: int, one: str) -> str:
 def counted(number: int, one: str) -> str:
     """So many: ``1 event``, ``2 events``."""
     return f"{number} {plural(number, one)}"
+
+
+def duration(seconds: float) -> str:
+    """A duration for people: ``3 d 4 h``, ``2 min 5 s``, ``0.2 s``."""
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    whole = round(seconds)
+    for index, (unit_s, unit) in enumerate(_UNITS):
+        if whole >= unit_s:
+            smaller_s, smaller = (*_UNITS, (1, "s"))[index + 1]
+            return f"{whole // unit_s} {unit} {whole % unit_s // smaller_s} {smaller}"
+    raise AssertionError("unreachable")
 
 
 def parse_register_event(line: str | bytes) -> model.RegisterEvent:

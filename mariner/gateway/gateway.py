@@ -38,7 +38,7 @@ from eventer_bridge.resources import Resource, call_on_cancel, closed_on_error
 from eventer_bridge.rsb import bridge as rsb_bridge
 from eventer_bridge.rsb.event import parse_scope
 from mariner import limits, server
-from mariner.gateway import access, cursor_requests
+from mariner.gateway import access, connection_requests, cursor_requests
 from mariner.gateway import config as configs
 from mariner.gateway.counts import RegistrationsAudit, RemoteServer, Wire
 from mariner.gateway.metrics import CountsCollector, Metrics
@@ -276,10 +276,14 @@ class Gateway(Resource):
             self._own(self.http, "http server")
         if config.control is not None:
             self._control = await self._listen_to_operators(config.control)
+        listing = functools.partial(connection_requests.answer, self)
+        handlers = {connection_requests.REQUEST: listing}
         if self.core.cursors is not None:
             answer = functools.partial(cursor_requests.answer, self.core.cursors)
-            for control in self.controls:
-                control.handle(cursor_requests.REQUEST, answer)
+            handlers[cursor_requests.REQUEST] = answer
+        for control in self.controls:
+            for name, handler in handlers.items():
+                control.handle(name, handler)
 
     async def _listen_to_operators(self, path: Path) -> ControlServer:
         try:

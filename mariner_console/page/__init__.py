@@ -15,7 +15,7 @@ from nicegui import background_tasks, ui
 
 from mariner_console import limits, texts
 from mariner_console.gate import LOGIN, UserSession
-from mariner_console.page import clients, events, overview, parts
+from mariner_console.page import clients, connections, events, overview, parts
 from mariner_console.page.parts import Panel
 from mariner_console.page.types import TypesPanel
 from mariner_console.view import outage
@@ -47,6 +47,7 @@ def _panels(
     made: dict[str, Callable[[], Panel]] = {
         "Overview": lambda: overview.OverviewPanel(watcher.view, [i.view for i in watchers]),
         "Clients": lambda: clients.ClientsPanel(watcher),
+        "Connections": lambda: connections.ConnectionsPanel(watcher, writer),
         "Cursors": lambda: clients.CursorsPanel(watcher, writer),
         "Types": lambda: TypesPanel(watcher),
         "Tail": lambda: events.TailPanel(watcher),

@@ -23,7 +23,10 @@ COLORS: Final = (
 """Of series; told apart on light and on dark."""
 
 _LONG: Final = frozenset(
-    ("Client", "Cursor", "Last payload", "Payload", "Quota", "Reason", "Type", "What is wrong")
+    (
+        *("Client", "Cursor", "Last payload", "Payload", "Quota", "Reason", "Subscription"),
+        *("Type", "What is wrong"),
+    )
 )
 """Columns of long texts, which are wrapped anywhere."""
 

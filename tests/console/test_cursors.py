@@ -143,7 +143,7 @@ async def test_changes_are_asked_twice_and_audited(tmp_path: Path) -> None:
     ]
 
 
-async def test_who_may_not_change_them(tmp_path: Path) -> None:
+async def test_who_may_not_change_them_or_close_connections(tmp_path: Path) -> None:
     async with running(tmp_path) as (served, made, opened):
         await park(served, "c", "no idea")
         async with logged_in(opened, made.url, name="guest", password="guest") as seen:
@@ -153,6 +153,10 @@ async def test_who_may_not_change_them(tmp_path: Path) -> None:
             await seen.page.reload()  # the link says which cursor it is
             await seen.page.get_by_role("cell", name="no idea").first.wait_for()
             assert await seen.page.get_by_role("button", name="…").count() == 0
+            await seen.open("Connections")
+            await seen.page.get_by_role("cell", name="127.0.0.1:").first.wait_for()
+            assert await seen.page.get_by_role("checkbox").count() == 0
+            assert await seen.page.get_by_role("button", name="…").count() == 0
         async with logged_in(opened, made.url) as seen:
             await seen.page.goto(f"{made.url}?gateway=remote")
             await seen.open("Cursors")
@@ -160,6 +164,8 @@ async def test_who_may_not_change_them(tmp_path: Path) -> None:
             await seen.until("only over the control socket of a gateway on this machine")
             assert await seen.page.locator(".console-row").count() == 0
             assert await seen.page.get_by_role("button", name="…").count() == 0
+            await seen.open("Connections")
+            await seen.until("Connections are known only from the control socket")
 
 
 @pytest.mark.parametrize("name", ["gateway", "remote"])

@@ -12,11 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+import click
 import jsonschema_rs
 import psutil
 import pytest
 import yaml
 
+from mariner.cli.serve import serve
 from mariner.gateway import config, config_file
 from tests.support.gateway import gateway
 from tests.support.inprocess import APP
@@ -122,6 +124,14 @@ def test_what_kubernetes_asks_is_there() -> None:
     volumes = [i["name"] for i in found("StatefulSet")["template"]["spec"]["volumes"]]
     for each in containers():
         assert {mount["name"] for mount in each["volumeMounts"]} <= {*volumes, *claims}
+
+
+def test_what_containers_run_exists() -> None:
+    [of_image] = re.findall(r"^CMD (.*)$", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
+    of_compose = COMPOSE["services"]["gateway"]["command"]
+    for name, *args in (json.loads(of_image), of_compose, named("gateway")["args"]):
+        assert name == "serve"
+        serve.make_parser(click.Context(serve)).parse_args(args)  # raises if there is no option
 
 
 def test_nothing_more_is_allowed_than_is_needed() -> None:

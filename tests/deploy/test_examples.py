@@ -162,7 +162,7 @@ def test_systemd_accepts_the_units(tmp_path: Path) -> None:
         text = unit.read_text().replace("/opt/mariner/bin/mariner", "/bin/true")
         copies.append(tmp_path / unit.name)
         copies[-1].write_text(text)
-    assert len(copies) == 10
+    assert len(copies) == 11
     done = subprocess.run(
         ["systemd-analyze", "verify", *copies], capture_output=True, text=True, check=False
     )
@@ -175,6 +175,7 @@ def test_systemd_accepts_the_units(tmp_path: Path) -> None:
     "unit",
     [
         "mariner.service",
+        "mariner-console.service",
         "mariner-forward.service",
         "backup/mariner-backup.service",
         "backup/mariner-restore-drill.service",

@@ -8,10 +8,13 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from eventer_bridge.backends import history, rocksdb
 from eventer_bridge.backends.rocksdb.commit import Commit
 from eventer_bridge.backends.rocksdb.store import Store
+from eventer_bridge.core.engine import Engine
+from eventer_bridge.errors import ClosedError
 from eventer_bridge.model import Event, JsonPayload, QueryServerParams, Status
 from eventer_bridge.net import limits
 from mariner.gateway.gateway import Gateway
@@ -19,6 +22,7 @@ from tests.support.event_servers import event_server, eventer_port, events_of
 from tests.support.inprocess import metrics_of, running_gateway
 from tests.support.peer import RawPeer, event, register_req
 from tests.support.restoring import back_up, restore
+from tests.support.waiting import until
 
 HTTP = {"host": "127.0.0.1", "port": 0}
 
@@ -226,6 +230,38 @@ async def test_a_copy_that_is_set_back_by_hand(
         async with event_server(tmp_path, 2, remotes={1: port}) as replica:
             assert "is a different one there" in await until_refused(caplog)
             assert await events_of(replica, 1) == kept
+
+
+async def test_one_that_begins_while_it_is_followed(tmp_path: Path) -> None:
+    """It had no history when it was connected to, as in a new pair; and then it has one."""
+    group = {"monitor": {"host": "127.0.0.1", "port": 1, "group": "g"}}  # not there: it waits
+    async with event_server(tmp_path, 1, core=group) as source:
+        remotes = {1: eventer_port(source)}
+        async with event_server(tmp_path, 2, remotes=remotes) as replica:
+            [replication] = replica._replications
+            await until(lambda: replication.is_synced)
+            assert isinstance(source.core, Engine)
+            await source.core.start()
+            await register(source, ["1"])
+            kept = await until_kept(replica, ["1"])
+            assert source.eventer_server is not None
+            assert source.eventer_server.stats.accepted == 1  # it was not connected to again
+            # another one is told of
+            [begun] = [i for i in kept if history.is_history(i.type)]
+            last = kept[-1]
+            other = replace(
+                begun,
+                id=replace(last.id, session=last.id.session + 1),
+                timestamp=last.timestamp,
+                payload=JsonPayload.of({"id": "x"}),
+            )
+            with pytest.raises(ClosedError) as e:
+                await replication._deliver([other])
+    told = history.read_all(kept)[1]
+    assert str(e.value) == (
+        "server 1 continues with another history: its history is x, but"
+        f" {told.id} was followed up to session {last.id.session}"
+    )
 
 
 async def kept_in(store: Path) -> list[Event]:

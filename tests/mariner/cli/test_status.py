@@ -10,7 +10,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from mariner.cli.status import duration, render
+from mariner.cli.connections import render as render_connections
+from mariner.cli.status import render
+from mariner.cli.values import duration
+from mariner.gateway.connection_requests import ConnectionInfo, ConnectionsAnswer
 from mariner.gateway.status import (
     ClientStatus,
     ConnectionStatus,
@@ -47,12 +50,24 @@ async def test_tables_and_json(tmp_path: Path) -> None:
         assert (code, errors) == (0, "")
         code, line, _ = await run(*conf, "--json")
         assert code == 0
+        code, connections, _ = await run(*conf, "--connections")
+        assert code == 0
+        host, port = peer.writer.get_extra_info("sockname")
+        closing = await forked.start(
+            *("mariner", "disconnect", *conf, f"{host}:{port}"), environment=os.environ
+        )
+        closed, _ = await closing.communicate()
+        assert closed.decode() == f"closed: {host}:{port} (mariner) of client app\n"
+        assert await peer.is_closed_by_server()
     assert re.match(r"gateway +gateway [\d.]+, OPERATIONAL, up [\d.]+ s, pid \d+\n", text)
     assert re.search(rf"\nstore +rocksdb {tmp_path}/events: \d+ events since 20", text)
     assert re.search(r"\n +\d types, [\d.]+ .?B, [\d.]+ .B free, \d+ .?.?.?.?.? to compact\n", text)
     assert re.search(r"\nmariner +1 +1 +0 +0 +1 +0 +0 +0\n", text)
     assert re.search(r"\napp +mariner +1 +0 +0 +max_connections 1/1\n", text)
     assert re.search(r"\nCURSOR +CLIENT +CONNECTED .*\nc +app +yes +\d+ ", text)
+    header, row = connections.splitlines()
+    assert header.split()[:5] == ["CLIENT", "WIRE", "ADDRESS", "CONNECTED", "TLS"]
+    assert re.fullmatch(rf"app +mariner +{host}:{port} +[\d.]+ s +0 bytes +0 bytes .*", row)
     found = json.loads(line)
     [cursor] = found["cursors"]
     assert (cursor["client"], cursor["name"], cursor["is_connected"]) == ("app", "c", True)
@@ -196,6 +211,39 @@ def test_what_is_wrong_is_shown_and_cannot_control_the_terminal() -> None:
         assert line in lines
     assert lines[-1] == r"T m\x1b[2J, peer: p"
     assert "gateway" in shown(STATUS, width=40)
+
+
+def test_connections_are_shown_and_cannot_control_the_terminal() -> None:
+    told = ConnectionInfo(
+        wire="mariner",
+        client="[b]\x1b[2J",
+        peer="[::1]:5",
+        since="2026-11-26T17:00:00+00:00",
+        connected_s=75,
+        tls="TLSv1.3",
+        certificate="CN:\x07",
+        certificate_until="2027-11-26T17:00:00+00:00",
+        subscriptions=1_002,
+        subscribed=["a/*", "\x1b"],
+        received_bytes=5,
+        sent_bytes=6,
+        unread_bytes=2_000_000,
+        buffered_bytes=3_000_000,
+        behind_s=5,
+        not_read=["it does not read"],
+        sent_bytes_per_s=1_234.5,
+    )
+    console = Console(width=300, force_terminal=False)
+    with console.capture() as captured:
+        console.print(render_connections(ConnectionsAnswer(1, [told], 4_000)))
+    lines = [re.sub(" +", " ", i).strip() for i in captured.get().splitlines()]
+    assert lines == [
+        "CLIENT WIRE ADDRESS CONNECTED TLS CERTIFICATE SUBSCRIBED"
+        " IN/S OUT/S BUFFERED BEHIND NOT READ FROM",
+        r"[b]\x1b[2J mariner [::1]:5 1 min 15 s TLSv1.3 CN:\x07 until 2027-11-26 a/*, \x1b, and"
+        " 1,000 more 1.2 kB 3.0 MB 5.0 s it does not read",
+        "and 4,000 more: less far behind, with less buffered, or older",
+    ]
 
 
 def test_durations() -> None:
