@@ -99,6 +99,7 @@ class _Frame:
             for title, make in makers.items():
                 with ui.tab_panel(title) as self._places[title]:
                     self._panels[title] = make()
+                    self._panels[title].on_state = self._show_address
         self._link = link
         self._to_open: str | None = first
         self._shown = first
@@ -142,7 +143,7 @@ class _Frame:
         panel = self._panels[title]
         if panel.asks:
             parts.show_old(self._places[title], not is_seen)
-        self._show_address(title, panel)
+        self._show_address()
         if title not in self._busy and (is_seen or not panel.asks):
             background_tasks.create(self._refresh_panel(title, panel), name=f"refresh {title}")
 
@@ -168,13 +169,14 @@ class _Frame:
         moment = datetime.fromtimestamp(self._view.answered, UTC)
         return f"{text}. What is shown is of {moment:%Y-%m-%d %H:%M:%S} UTC."
 
-    def _show_address(self, title: str, panel: Panel) -> None:
+    def _show_address(self) -> None:
         """Have the browser show the link to what is looked at."""
+        title = self._chosen.value
         if self._to_open is not None:
             if self._to_open == title:
                 return  # what the link says is not to be seen yet
             self._to_open = None
-        address = parts.link(self._view.name, title, panel.state())
+        address = parts.link(self._view.name, title, self._panels[title].state())
         if address == self._address:
             return
         change = ui.navigate.history.replace if title == self._shown else ui.navigate.history.push

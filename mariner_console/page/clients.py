@@ -227,6 +227,7 @@ class CursorsPanel(Panel):
     async def _pick(self, key: str | None) -> None:
         self._picked = self._found.get(key or "")
         self._card.set_visibility(self._picked is not None)
+        self.on_state()
         self._say("", "")
         await self._show([])
         if self._picked is not None:

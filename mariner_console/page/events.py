@@ -80,6 +80,7 @@ class QueryPanel(Panel):
         asked = {name: i.value.strip() for name, i in self._fields.items()}
         asked |= {"limit": f"{self._limit.value or 1:.0f}", "order": self._order.value}
         self._asked = {name: text for name, text in asked.items() if text}
+        self.on_state()
         self._failure.set_text("")
         self._button.disable()
         try:
@@ -241,6 +242,7 @@ class TailPanel(Panel):
         if number == self._n_requests:
             self._n_requests += 1  # the first one stays, of several that were begun together
             self._tail = tail
+            self.on_state()
         else:  # it is too late, and the page may be closed
             await tail.async_close()
 

@@ -59,10 +59,12 @@ class Panel:
     """Makes its elements when it is created; only this module says how things look.
 
     ``asks``: a refresh asks the gateway, and is left out while that gives no answer; what the panel
-    shows is greyed then, as it is old. Others see to that themselves.
+    shows is greyed then, as it is old. Others see to that themselves. ``on_state`` is to be called
+    when :meth:`state` has changed.
     """
 
     asks: ClassVar[bool] = False
+    on_state: Callable[[], None] = staticmethod(lambda: None)
 
     async def refresh(self) -> None:
         """Show what is known now; called once a second while it is looked at."""

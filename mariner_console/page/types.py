@@ -219,6 +219,7 @@ class TypesPanel(Panel):
             self._tree.props["expanded"] = [*self._expanded]
         self._tree.props["selected"] = None if node is None else node.id
         self._show()
+        self.on_state()
         if picked is None:
             return
         at, pattern = self._watcher.config.name, picked if is_type else (*picked, "*")
