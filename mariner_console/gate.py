@@ -216,7 +216,7 @@ class Gate:
         if login is not None:
             return None
         if request.method == "GET" and request.scope["path"] == "/":
-            return RedirectResponse("/login", 303)
+            return RedirectResponse(f"/login{_query(request.scope)}", 303)
         return PlainTextResponse("not logged in\n", 401)
 
     async def _log_in(self, request: Request) -> Response:
@@ -236,7 +236,7 @@ class Gate:
             mlog.warning("login failed", extra=extra)
             return _form("Name or password is wrong.", 403)
         mlog.info("logged in", extra=extra)
-        response = RedirectResponse("/", 303)
+        response = RedirectResponse(f"/{_query(request.scope)}", 303)
         name = self._cookie(request.scope)
         response.set_cookie(name, key, max_age=limits.SESSION_S, **self._flags)
         return response
@@ -286,6 +286,12 @@ async def _while_there(request: Request, work: Coroutine[Any, Any, str | None]) 
         for task in (leaving, working):
             task.cancel()
         await asyncio.wait((leaving, working))
+
+
+def _query(scope: Scope) -> str:
+    """The view that a link opens, after the login; empty: none."""
+    query: bytes = scope["query_string"]
+    return f"?{query.decode('latin-1')}" if query else ""
 
 
 def _slot(scope: Scope) -> Slot:

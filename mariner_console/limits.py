@@ -7,6 +7,16 @@ from eventer_bridge.net.quota import Bounds
 SCRAPE_PERIOD_S: Final = 2.0
 """Between two readings of ``/metrics``: what a person calls live, and a few ms for the gateway."""
 
+PING_PERIOD_S: Final = 1.0
+"""Between two pings of a gateway: they tell that what is shown is of now."""
+
+SILENT_S: Final = 3.0
+"""Without an answer, after which a gateway is shown as failing, and what is known of it as old:
+longer than a busy one takes, and seen by a person within 5 s."""
+
+OLD_METRICS_S: Final = 6.0
+"""Age of metrics that are shown as old: reading them may take 4 s."""
+
 TIMEOUT_S: Final = 10.0
 """For whatever a gateway is asked in the background."""
 
@@ -46,6 +56,9 @@ MAX_CHILDREN: Final = 200
 MAX_NODES: Final = 1_000
 """Of a tree that a browser is sent at a time."""
 
+LAST_VALUES: Final = 20
+"""Events of the picked type that are shown beside the tree."""
+
 MAX_TAIL_EVENTS: Final = 500
 """That a tail keeps."""
 
@@ -78,6 +91,9 @@ MAX_NUMBERS: Final = 20
 
 MAX_INPUT_CHARACTERS: Final = 64 << 10
 """Of what is typed into a field."""
+
+MAX_LINK_CHARACTERS: Final = 4_096
+"""Of a link to a view; what does not fit is not in it. The door lets 16 KiB of a request pass."""
 
 MAX_PAGES: Final = 32
 """Open pages of all browsers: each has its own tree, tail and answer."""

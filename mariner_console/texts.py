@@ -3,7 +3,9 @@
 What is returned is text, never markup; who shows it must show it as text.
 """
 
+import itertools
 import math
+import re
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -19,6 +21,8 @@ from eventer_bridge.model import (
     printable,
 )
 from mariner_console import limits
+
+_DIGITS: Final = re.compile("([0-9]+)")
 
 UNKNOWN: Final = "\N{EN DASH}"
 """In place of a value."""
@@ -73,19 +77,23 @@ def of_event(event: Event) -> str:
     return "\n".join([*lines, "", unfolded(event.payload)])
 
 
-def numbers(payload: Payload | None) -> dict[str, float]:
-    """Numbers in a JSON payload by their paths, as ``motor.speed``; the root has an empty one."""
+def is_large(payload: Payload | None) -> bool:
+    """Whether no :func:`numbers` are looked for in a payload."""
     if not isinstance(payload, model.JsonPayload):
-        return {}
-    if len(memoryview(payload.data)) > limits.MAX_UNFOLDED_BYTES:
+        return False
+    return len(memoryview(payload.data)) > limits.MAX_UNFOLDED_BYTES
+
+
+def numbers(payload: Payload | None) -> dict[str, float]:
+    """Numbers in a JSON payload by their paths, as ``motor.speed``; the root has an empty one.
+
+    At most one more than ``limits.MAX_NUMBERS``.
+    """
+    if not isinstance(payload, model.JsonPayload) or is_large(payload):
         return {}
     try:
-        found = {}
-        for path, value in _numbers(payload.value(), "", 4):
-            found[path] = value
-            if len(found) == limits.MAX_NUMBERS:
-                break
-        return found
+        # one more than can be drawn tells that there are more
+        return dict(itertools.islice(_numbers(payload.value(), "", 4), limits.MAX_NUMBERS + 1))
     except (msgspec.DecodeError, RecursionError, OverflowError, UnicodeError):
         return {}
 
@@ -102,6 +110,14 @@ def _numbers(value: Any, path: str, depth: int) -> Iterator[tuple[str, float]]:
     elif depth and isinstance(value, list):
         for index, item in enumerate(value[: limits.MAX_NUMBERS]):
             yield from _numbers(item, f"{path}[{index}]", depth - 1)
+
+
+def natural(text: str) -> list[Any]:
+    """A key to sort texts by in the order of people: ``sensor2`` before ``sensor10``."""
+    parts = _DIGITS.split(text)
+    # numbers of any length: the one with more digits is larger
+    parts[1::2] = [(len(i), i) for i in (j.lstrip("0") for j in parts[1::2])]
+    return parts
 
 
 def of_moment(timestamp: model.Timestamp) -> str:

@@ -18,25 +18,31 @@ class Leaf(NamedTuple):
 class Node:
     """A segment of types: ``n_types`` are at or below it, ``leaf`` ends here; ``id`` is unique."""
 
-    __slots__ = ("children", "id", "leaf", "n_types", "segment")
+    __slots__ = ("children", "id", "leaf", "n_types", "parent", "segment")
 
-    def __init__(self, node_id: int, segment: str) -> None:
+    def __init__(self, node_id: int, segment: str, parent: "Node | None") -> None:
         self.id = node_id
         self.segment = segment
+        self.parent = parent
         self.children: dict[str, Node] = {}
         self.n_types = 0
         self.leaf: Leaf | None = None
 
     def sorted_children(self) -> list["Node"]:
         """Those that are shown, in the order of their segments."""
-        return sorted(self.children.values(), key=lambda i: i.segment)[: limits.MAX_CHILDREN]
+        found = sorted(self.children.values(), key=lambda i: texts.natural(i.segment))
+        return found[: limits.MAX_CHILDREN]
+
+    def path(self) -> list["Node"]:
+        """From the first segment to this one."""
+        return [] if self.parent is None else [*self.parent.path(), self]
 
 
 class TypeTree:
     """A tree of at most ``limits.MAX_TYPES`` types; ``is_cut``: there are more."""
 
     def __init__(self) -> None:
-        self.root = Node(0, "")
+        self.root = Node(0, "", None)
         self.is_cut = False
         self._by_id = [self.root]
         self._n_characters = 0
@@ -65,16 +71,20 @@ class TypeTree:
         """A node by its id."""
         return self._by_id[node_id] if 0 <= node_id < len(self._by_id) else None
 
+    def at(self, event_type: EventType) -> Node | None:
+        """The node of a type, or of the beginning of types."""
+        node: Node | None = self.root
+        for segment in _path(event_type):
+            node = node and node.children.get(segment)
+        return node
+
     def search(self, text: str) -> list[Leaf]:
-        """Types that contain a text, whatever its case; at most ``limits.MAX_CHILDREN``."""
+        """Types that contain a text, whatever its case, in natural order."""
         wanted = text.casefold()
-        found = []
-        for node in self._by_id:
-            if node.leaf is not None and wanted in texts.of_type(node.leaf.type).casefold():
-                found.append(node.leaf)
-                if len(found) == limits.MAX_CHILDREN:
-                    break
-        return found
+        leaves = (i.leaf for i in self._by_id if i.leaf is not None)
+        found = [(texts.of_type(i.type), i) for i in leaves]
+        matching = [i for i in found if wanted in i[0].casefold()]
+        return [leaf for _, leaf in sorted(matching, key=lambda i: texts.natural(i[0]))]
 
     def visible(self, expanded: Iterable[int]) -> Iterator[Node]:
         """Nodes that are seen if these are expanded, at most ``limits.MAX_NODES``."""
@@ -96,7 +106,7 @@ class TypeTree:
         )
 
     def _add(self, parent: Node, segment: str) -> Node:
-        node = Node(len(self._by_id), segment)
+        node = Node(len(self._by_id), segment, parent)
         self._by_id.append(node)
         self._n_characters += len(segment)
         parent.children[segment] = node

@@ -6,6 +6,7 @@ Without I/O: filled by ``watcher``, shown by ``page``.
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
@@ -101,12 +102,16 @@ class Alarm(NamedTuple):
 
 
 class Alarms:
-    """The raised alarms of a gateway, as far as they fit; ``left_out`` counts events of others."""
+    """The raised alarms of a gateway, as far as they fit; ``left_out`` counts events of others.
+
+    ``is_known``: those that were raised before have been read.
+    """
 
     def __init__(self) -> None:
         self._raised: dict[EventType, Alarm] = {}
         self._heard_of: set[EventType] = set()
         self.left_out = 0
+        self.is_known = False
 
     def __len__(self) -> int:
         return len(self._raised)
@@ -116,6 +121,7 @@ class Alarms:
         self._raised.clear()
         self._heard_of.clear()
         self.left_out = 0
+        self.is_known = False
 
     def take(self, events: Iterable[Event]) -> None:
         """Take on events as they come; those that are no alarms are ignored."""
@@ -179,7 +185,12 @@ class GatewayView:
 
     ``failure`` and ``scrape_failure``: why there is no connection, or no metrics; None: there are,
     or it was not tried yet. ``hindrance``: why it is not OPERATIONAL, as it tells; None:
-    that is not known. ``history``: rates and latencies, the oldest first.
+    that is not known. ``answered_s``: when it answered last, and ``answered``: this in seconds
+    since 1970; None: it never did. ``scrape`` and ``point``: the last reading of its metrics, and
+    rates and latencies then, however old; None: not known. ``history``: rates and latencies, the
+    oldest first.
+
+    Times named ``at_s`` are of ``time.monotonic()``.
     """
 
     def __init__(self, name: str) -> None:
@@ -188,30 +199,37 @@ class GatewayView:
         self.failure: str | None = None
         self.hindrance: str | None = None
         self.ping_s: float | None = None
+        self.answered_s: float | None = None
+        self.answered: float | None = None
+        self.scrape: Scrape | None = None
+        self.point: Point | None = None
         self.scrape_failure: str | None = None
         self.history: deque[Point] = deque(maxlen=limits.MAX_HISTORY_POINTS)
         self.alarms = Alarms()
         self._scrapes: deque[Scrape] = deque(maxlen=limits.WINDOW_SCRAPES)
 
-    @property
-    def scrape(self) -> Scrape | None:
-        """The last reading of metrics; None: the last attempt failed."""
-        return self._scrapes[-1] if self._scrapes else None
+    def silent_s(self, at_s: float) -> float:
+        """For how long it has not answered."""
+        return math.inf if self.answered_s is None else at_s - self.answered_s
 
-    @property
-    def point(self) -> Point | None:
-        """Rates and latencies now; None: unknown."""
-        return self.history[-1] if self.history and len(self._scrapes) > 1 else None
+    def is_seen(self, at_s: float) -> bool:
+        """Whether what is known of it is of the last seconds."""
+        return self.status is not None and self.silent_s(at_s) < limits.SILENT_S
+
+    def is_measured(self, at_s: float) -> bool:
+        """Whether its metrics are of the last seconds."""
+        return self.scrape is not None and at_s - self.scrape.at_s < limits.OLD_METRICS_S
 
     def on_lost(self, reason: str) -> None:
         """There is no connection."""
         self.status = self.ping_s = self.hindrance = None
         self.failure = reason
-        self.alarms.clear()
 
-    def on_connected(self, status: Status) -> None:
-        """There is a connection, or the status changed."""
+    def on_answer(self, status: Status, at_s: float, now_s: float) -> None:
+        """It answered, with this status; ``now_s`` is in seconds since 1970."""
         self.status = status
+        self.answered_s = at_s
+        self.answered = now_s
         self.failure = None
         if status is Status.OPERATIONAL:
             self.hindrance = None
@@ -229,15 +247,24 @@ class GatewayView:
         """Metrics were read, at a time in seconds since 1970."""
         self.scrape_failure = None
         name = "process_start_time_seconds"
-        if self._scrapes and scrape.value(name) != self._scrapes[-1].value(name):
-            self._scrapes.clear()  # it was restarted
+        if self.scrape is not None and scrape.value(name) != self.scrape.value(name):
+            self._interrupt(at_s)  # it was restarted
+            self.point = None
+        self.scrape = scrape
         self._scrapes.append(scrape)
         if len(self._scrapes) > 1:
-            self.history.append(_point(self._scrapes, at_s))
+            self.point = _point(self._scrapes, at_s)
+            self.history.append(self.point)
 
-    def on_scrape_failed(self, reason: str) -> None:
-        """Metrics could not be read."""
+    def on_scrape_failed(self, reason: str, at_s: float) -> None:
+        """Metrics could not be read, at a time in seconds since 1970."""
         self.scrape_failure = reason
+        self._interrupt(at_s)
+
+    def _interrupt(self, at_s: float) -> None:
+        """Rates are of readings without a gap, which is seen in the history."""
+        if self._scrapes and self.history:
+            self.history.append(Point(at_s, *[None] * (len(Point._fields) - 1)))
         self._scrapes.clear()
 
 
@@ -265,27 +292,42 @@ class Problem(NamedTuple):
     text: str
 
 
-def find_problems(view: GatewayView, now_s: float) -> list[Problem]:
+def outage(view: GatewayView, at_s: float) -> str | None:
+    """Why nothing is known of a gateway now; None: something is, or it is asked for the first time.
+
+    ``at_s`` is of ``time.monotonic()``.
+    """
+    if view.failure is not None:
+        return f"not connected: {view.failure}"
+    if view.status is None or view.answered is None or view.is_seen(at_s):
+        return None
+    return f"no answer since {datetime.fromtimestamp(view.answered, UTC):%H:%M:%S} UTC"
+
+
+def find_problems(view: GatewayView, now_s: float, at_s: float) -> list[Problem]:
     """What is wrong, the worst first: the alerts for Prometheus that need no history.
 
-    The bounds are those of ``deploy/prometheus/alerts.yml``.
+    The bounds are those of ``deploy/prometheus/alerts.yml``. Of what is known, only that of the
+    last seconds counts. ``now_s`` is in seconds since 1970, ``at_s`` of ``time.monotonic()``.
     """
-    found = [*_of_connection(view)]
-    if view.scrape is not None:
+    if (reason := outage(view, at_s)) is not None:
+        return [Problem(True, reason)]
+    found = [*_of_connection(view, at_s)]
+    if view.scrape is not None and view.is_measured(at_s):
         found += _of_store(view.scrape)
         found += _of_load(view, view.scrape)
         found += _of_operation(view.scrape, now_s)
     return sorted(found, key=lambda i: not i.is_critical)
 
 
-def _of_connection(view: GatewayView) -> Iterator[Problem]:
-    if view.failure is not None:
-        yield Problem(True, f"not connected: {view.failure}")
-    elif view.status is not None and view.is_hindered:
+def _of_connection(view: GatewayView, at_s: float) -> Iterator[Problem]:
+    if view.status is not None and view.is_hindered:
         why = "" if view.hindrance is None else f": {view.hindrance}"
         yield Problem(True, f"status {view.status.name}: nothing can be registered{why}")
     if view.scrape_failure is not None:
         yield Problem(False, f"no metrics: {view.scrape_failure}")
+    elif view.scrape is not None and not view.is_measured(at_s):
+        yield Problem(False, f"no metrics for more than {limits.OLD_METRICS_S:.0f} s")
     if len(view.alarms):
         yield Problem(False, f"alarms raised: {len(view.alarms) + view.alarms.left_out}")
 

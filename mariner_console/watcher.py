@@ -9,8 +9,9 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 from urllib.parse import urljoin
@@ -32,7 +33,7 @@ from eventer_bridge.model import (
 from eventer_bridge.net import connecting
 from eventer_bridge.net import limits as net_limits
 from eventer_bridge.net.connecting import keep_trying
-from eventer_bridge.resources import Resource, Tasks, call_on_cancel, uncancellable
+from eventer_bridge.resources import Resource, Tasks, uncancellable
 from mariner import client
 from mariner.errors import ConnectionLostError, MarinerError
 from mariner.gateway import connection_requests, cursor_requests, status
@@ -77,22 +78,31 @@ class Kept:
 
 
 class Tail(Resource):
-    """Follows the newest events of patterns. Created by :meth:`Watcher.follow`."""
+    """Follows the newest events of patterns. Created by :meth:`Watcher.follow`.
 
-    def __init__(self, connection: client.Client) -> None:
+    It goes on over another connection when one is lost. ``lost_s`` is when that was, in seconds
+    since 1970, and ``back_s`` when there was another one; None: not yet, or none was lost.
+    """
+
+    def __init__(
+        self, connection: client.Client, connect: Callable[[], Awaitable[client.Client]]
+    ) -> None:
         self.kept = Kept()
-        self._connection = connection
-        self.async_group.spawn(call_on_cancel, connection.async_close)
-        self.async_group.spawn(self._run)
+        self.lost_s: float | None = None
+        self.back_s: float | None = None
+        self._connect = connect
+        self.async_group.spawn(self._run, connection)
 
-    @property
-    def close_reason(self) -> str | None:
-        """Why nothing comes any more; None: it is open."""
-        return self._connection.close_reason
-
-    async def _run(self) -> None:
-        async for events in self._connection.events():
-            self.kept.put(events)
+    async def _run(self, connection: client.Client) -> None:
+        while True:
+            try:
+                async for events in connection.events():
+                    self.kept.put(events)
+            finally:
+                await uncancellable(connection.async_close())
+            self.lost_s, self.back_s = time.time(), None
+            connection = await self._connect()
+            self.back_s = time.time()
 
 
 class Watcher(Resource):
@@ -192,7 +202,14 @@ class Watcher(Resource):
 
     async def follow(self, patterns: Sequence[EventType]) -> Tail:
         """Follow the events of patterns; raises as ``client.connect``."""
-        return Tail(await self._open(patterns))
+
+        async def again() -> client.Client:
+            extra = {"gateway": self.config.name}
+            await asyncio.sleep(net_limits.RECONNECT_MIN_S)
+            attempt = partial(self._open, patterns)
+            return await keep_trying(attempt, MarinerError, mlog, "a tail is not followed", extra)
+
+        return Tail(await self._open(patterns), again)
 
     async def _open(self, subscriptions: Sequence[EventType]) -> client.Client:
         at = self.config
@@ -211,8 +228,9 @@ class Watcher(Resource):
         return self.config.control
 
     def _connected(self) -> client.Client:
-        if self._connection is None:
-            raise ConnectError(self.view.failure or "not connected")
+        reason = view.outage(self.view, time.monotonic())
+        if self._connection is None or reason is not None:
+            raise ConnectError(f"{self.config.name}: {reason or 'not connected'}")
         return self._connection
 
     # --- the connection -----------------------------------------------------------------
@@ -243,14 +261,15 @@ class Watcher(Resource):
     async def _use(self, connection: client.Client) -> None:
         """Read from a connection until it is lost: raises ConnectionLostError then."""
         async with Tasks() as group:
+            self.view.alarms.clear()
             reading = group.spawn(self._take_alarms, connection)
-            self.view.on_connected(connection.status)
+            self.view.on_answer(connection.status, time.monotonic(), time.time())
             self._connection = connection
             group.spawn(self._load_alarms, connection)
             while not reading.done():
                 self.view.ping_s = await connection.ping()
-                self.view.on_connected(connection.status)
-                await asyncio.wait([reading], timeout=limits.SCRAPE_PERIOD_S)
+                self.view.on_answer(connection.status, time.monotonic(), time.time())
+                await asyncio.wait([reading], timeout=limits.PING_PERIOD_S)
         await connection.ping()  # tells why it is lost
 
     async def _take_alarms(self, connection: client.Client) -> None:
@@ -271,6 +290,7 @@ class Watcher(Resource):
             async with aclosing(connection.query_all(params)) as events:  # type: ignore[type-var]  # an async generator
                 async for event in events:
                     self.view.alarms.take_earlier(event)
+            self.view.alarms.is_known = True
             self._lost_by_alarms = False
         except MarinerError as e:
             extra = {"gateway": self.config.name, "reason": str(e)}
@@ -287,7 +307,7 @@ class Watcher(Resource):
                     scrape = await asyncio.to_thread(view.parse, text, time.monotonic())
                     self.view.on_scrape(scrape, time.time())
                 except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as e:
-                    self.view.on_scrape_failed(_reason(e, url))
+                    self.view.on_scrape_failed(_reason(e, url), time.time())
                 await asyncio.sleep(limits.SCRAPE_PERIOD_S)
 
     # --- why it is STANDBY --------------------------------------------------------------

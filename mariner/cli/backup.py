@@ -92,7 +92,7 @@ def _keep(store: Path, where: str, n_kept: int | None) -> None:
             place.save(name, opened.path, position)
             counts = _counts(opened)
         _print_counts(f"backup of {store}: {place}/{name}", counts, started)
-        control.tell_backed_up(store, f"{place}/{name}")
+        control.tell(store, "backed_up", f"{place}/{name}")
         removed, told = ([], []) if n_kept is None else place.prune(name, n_kept)
     for old in removed:
         output.write_text(f"removed {old}")

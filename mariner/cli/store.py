@@ -16,7 +16,15 @@ from eventer_bridge.core import clock, hat_import
 from eventer_bridge.model import Timestamp, printable
 from mariner.cli import output
 from mariner.cli.run import EXIT_FAILED, CommandError
-from mariner.cli.target import DIRECTORY, JSON_OPTION, resolve, store_errors, store_option
+from mariner.cli.target import (
+    DIRECTORY,
+    FILE,
+    JSON_OPTION,
+    resolve,
+    store_errors,
+    store_of,
+    store_option,
+)
 from mariner.cli.values import counted
 
 _STORE: Final = ("STORE",)
@@ -47,7 +55,14 @@ def info(conf: Path, paths: tuple[Path, ...], is_json: bool) -> None:
 
 @store.command()
 @store_option(*_STORE)
-def verify(conf: Path, paths: tuple[Path, ...]) -> None:
+@click.option(
+    "--drill-of",
+    type=FILE,
+    metavar="CONF",
+    help="STORE was restored from a backup of the gateway with this configuration: if there are no"
+    " findings, it is told, and `/metrics` and the console show when that was.",
+)
+def verify(conf: Path, paths: tuple[Path, ...], drill_of: Path | None) -> None:
     """Check a store: every row of every index, and the indexes against each other.
 
     Request keys, cursors and parked events are checked too.
@@ -74,6 +89,9 @@ def verify(conf: Path, paths: tuple[Path, ...]) -> None:
     )
     if listing.count:
         raise CommandError("", EXIT_FAILED)
+    if drill_of is not None:
+        with store_errors():
+            control.tell(store_of(drill_of), "drilled", str(path))
 
 
 @store.command()

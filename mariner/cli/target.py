@@ -326,7 +326,7 @@ def resolve(names: tuple[str, ...], conf: Path, paths: tuple[Path, ...]) -> tupl
         more = " besides --conf" if is_given else ", or --conf in place of STORE"
         raise click.UsageError(f"expected {wanted}{more}.")
     found = iter(paths)
-    store = _store_of(conf)
+    store = store_of(conf)
     if source is ParameterSource.ENVIRONMENT and not store.is_absolute():
         raise CommandError(
             f"{conf}: event_core.backend.path: {store} would be another one in each directory:"
@@ -336,7 +336,8 @@ def resolve(names: tuple[str, ...], conf: Path, paths: tuple[Path, ...]) -> tupl
     return tuple(store if name == "STORE" else next(found) for name in names)
 
 
-def _store_of(conf: Path) -> Path:
+def store_of(conf: Path) -> Path:
+    """The directory of the store that a configuration names; CommandError if it names none."""
     from mariner.gateway import config, config_file  # noqa: PLC0415  # slow to import
 
     with errors():

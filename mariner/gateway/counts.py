@@ -142,6 +142,7 @@ def _store(backend: Backend) -> Node:
         **backend.stats()._asdict(),
         "is_writable": backend.failure is None,
         "backed_up_s": None if control is None else control.backed_up_s,
+        "drilled_s": None if control is None else control.drilled_s,
         "queries_running": load.running,
         "queries_waiting": load.waiting,
     }

@@ -6,6 +6,8 @@ and kept with the name of the user in the log, and in the audit trail of the gat
 """
 
 import logging
+import time
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 import msgspec
@@ -13,10 +15,18 @@ from nicegui import ui
 from typing_extensions import override
 
 from eventer_bridge.errors import ConfigurationError, ControlError, InvalidEventError
-from eventer_bridge.model import EventId, Timestamp, format_event_id
-from mariner.cli.values import parse_event_id
+from eventer_bridge.model import (
+    Event,
+    EventId,
+    QueryTimeseriesParams,
+    Timestamp,
+    format_event_id,
+)
+from mariner.cli.values import counted, parse_event_id
+from mariner.errors import MarinerError
 from mariner.gateway.cursor_requests import CursorRequest, ParkedInfo
 from mariner.gateway.status import ClientStatus, ConnectionStatus, CursorStatus
+from mariner.limits import MAX_SLOWEST
 from mariner_console import limits, texts
 from mariner_console.page import parts
 from mariner_console.page.parts import Columns, Panel, TextTable
@@ -28,9 +38,11 @@ mlog = logging.getLogger(__name__)
 class ClientsPanel(Panel):
     """Clients by wire; single ones and slow connections, if there is a control socket."""
 
+    asks = True
+
     def __init__(self, watcher: Watcher) -> None:
         self._watcher = watcher
-        with parts.card("Clients by wire"):
+        with parts.card("Clients by wire") as self._by_wire:
             self._wires = TextTable(_WIRES, empty="Not known.")
         with parts.card("Clients, those furthest behind first"):
             if watcher.config.control is None:
@@ -40,21 +52,31 @@ class ClientsPanel(Panel):
                 )
                 return
             self._failure = parts.failure()
-            self._clients = TextTable(_CLIENTS, empty="There is none.")
+            self._clients = TextTable(
+                _CLIENTS,
+                key=lambda i: f"{i.wire} {i.name}",
+                empty="There is none.",
+                detail=_quotas,
+            )
             self._left_out = parts.note("")
-        with parts.card("Connections that read too slowly"):
+        with parts.card(f"Connections that read too slowly, the slowest {MAX_SLOWEST}"):
             self._slow = TextTable(_SLOWEST, empty="No connection is too slow.")
 
     @override
     async def refresh(self) -> None:
-        self._wires.set(parts.rows_by(self._watcher.view.scrape, "wire", "clients"))
+        view = self._watcher.view
+        self._wires.set(parts.rows_by(view.scrape, "wire", "clients"))
+        parts.show_old(self._by_wire, not view.is_measured(time.monotonic()))
         if self._watcher.config.control is None:
             return
         if (status := await parts.status_of(self._watcher, self._failure)) is None:
+            self._clients.set(None)
+            self._slow.set(None)
             return
+        n_shown = len(status.clients)
         self._clients.set(status.clients)
-        more = status.clients_left_out
-        self._left_out.set_text(f"{more:,} more" if more else "")
+        told = parts.of_first(n_shown, n_shown + status.clients_left_out, "clients are shown")
+        self._left_out.set_text(told)
         self._slow.set(enumerate(status.slowest, 1))
 
 
@@ -65,6 +87,15 @@ def _bytes(value: float | None) -> str:
 def _quota(client: ClientStatus) -> str:
     held = ["held back now"] if client.is_held else []
     return ", ".join([*held, *(f"met {name}" for name, use in client.quota.items() if use.hits)])
+
+
+def _quotas(client: ClientStatus) -> str:
+    """How much it used of its quotas, a line each."""
+    lines = [
+        f"{name}: {texts.of_number(use.used)} of {use.limit:,}, met {counted(use.hits, 'time')}"
+        for name, use in client.quota.items()
+    ]
+    return "\n".join(lines) or "It has no quota."
 
 
 _WIRES: Columns[parts.MetricRow] = {
@@ -104,12 +135,16 @@ _SLOWEST: Columns[tuple[int, ConnectionStatus]] = {
 class CursorsPanel(Panel):
     """Cursors, and the events that they parked; ``writer`` is the user, if they may change them."""
 
+    asks = True
+
     def __init__(self, watcher: Watcher, writer: str | None) -> None:
         self._watcher = watcher
         self._writer = writer
         self._found: dict[str, CursorStatus] = {}
         self._picked: CursorStatus | None = None
+        self._wanted: str | None = None  # of a link: the key of a cursor to be picked
         self._parked: list[ParkedInfo] = []
+        self._events_of: dict[EventId, Event] = {}  # the parked ones, as far as they are found
         self._picked_event: EventId | None = None
         is_local = watcher.config.control is not None
         with parts.card("Cursors, those furthest behind first"):
@@ -128,7 +163,20 @@ class CursorsPanel(Panel):
                 return
         with parts.card("The cursor that is picked") as self._card:
             self._name = parts.note("")
-            self._events = TextTable(_PARKED, empty="It parked none.", on_pick=self._pick_event)
+            self._events = TextTable(
+                {
+                    **_PARKED,
+                    "Type": lambda i: self._text_of(i, lambda event: texts.of_type(event.type)),
+                    "Payload": lambda i: self._text_of(
+                        i, lambda event: texts.of_payload(event.payload)
+                    ),
+                },
+                key=lambda i: format_event_id(i.id),
+                empty="It parked none.",
+                on_pick=self._pick_event,
+                detail=self._detail,
+            )
+            self._not_found = parts.note("")
             if writer is not None:
                 self._make_form()
             self._refusal = parts.failure()
@@ -139,7 +187,7 @@ class CursorsPanel(Panel):
         with ui.element("div").classes("console-form"):
             ui.button("Redeliver …", on_click=lambda: self._change_parked("redeliver"))
             ui.button("Drop …", on_click=lambda: self._change_parked("drop")).props("outline")
-            parts.note("The event that is picked, or all that are parked.")
+            parts.note("The event that is open, or all that are parked.")
         with ui.element("div").classes("console-form"):
             self._behind = parts.field("Go on behind (SERVER/SESSION/INSTANCE …; empty: the start)")
             ui.button("Reset …", on_click=self._reset).props("outline")
@@ -152,9 +200,14 @@ class CursorsPanel(Panel):
             self._clients.set(rows)
             return
         if (status := await parts.status_of(self._watcher, self._failure)) is None:
+            self._table.set(None)
             return
         self._found = {_key(i): i for i in status.cursors}
         self._table.set(status.cursors)
+        if self._wanted is not None:
+            wanted, self._wanted = self._wanted, None
+            self._table.pick(wanted)
+            await self._pick(wanted)
         if self._picked is None:
             return
         before, self._picked = self._picked, self._found.get(_key(self._picked))
@@ -163,11 +216,20 @@ class CursorsPanel(Panel):
         elif self._picked.n_parked != before.n_parked:
             await self._look(self._picked)
 
+    @override
+    def state(self) -> dict[str, str]:
+        return {} if self._picked is None else {"cursor": _key(self._picked)}
+
+    @override
+    async def open(self, state: Mapping[str, str]) -> None:
+        self._wanted = state.get("cursor")
+
     async def _pick(self, key: str | None) -> None:
         self._picked = self._found.get(key or "")
         self._card.set_visibility(self._picked is not None)
+        self.on_state()
         self._say("", "")
-        self._show([])
+        await self._show([])
         if self._picked is not None:
             self._name.set_text(_title(self._picked))
             await self._look(self._picked)
@@ -185,14 +247,43 @@ class CursorsPanel(Panel):
             return str(e)
         at = self._picked
         if at is not None and (at.client, at.name) == (request.client, request.name):
-            self._show(answer.parked)
+            await self._show(answer.parked)
         return None
 
-    def _show(self, parked: list[ParkedInfo]) -> None:
+    async def _show(self, parked: list[ParkedInfo]) -> None:
         self._parked = parked
         self._events.set(parked)
+        self._not_found.set_text("")
         if self._picked_event not in {i.id for i in parked}:
             self._picked_event = None
+            self._events.pick(None)
+        missing = [i.id for i in parked if i.id not in self._events_of]
+        if not missing:
+            return
+        try:
+            params = QueryTimeseriesParams(ids=missing)
+            found, _ = await self._watcher.query(params, len(missing))
+        except (MarinerError, TimeoutError) as e:
+            self._not_found.set_text(texts.shown(f"Payloads are not known: {e}", 400))
+            return
+        ids = {i.id for i in parked}
+        known = self._events_of | {i.id: i for i in found}
+        self._events_of = {i: event for i, event in known.items() if i in ids}
+        n_found = len(self._events_of)
+        told = f"payloads are known of {n_found:,} of {len(parked):,}"
+        self._not_found.set_text(told if n_found < len(parked) else "")
+        if self._parked is parked:
+            self._events.set(parked)
+
+    def _text_of(self, parked: ParkedInfo, text: Callable[[Event], str]) -> str:
+        event = self._events_of.get(parked.id)
+        return texts.UNKNOWN if event is None else text(event)
+
+    def _detail(self, parked: ParkedInfo) -> str:
+        event = self._events_of.get(parked.id)
+        unknown = "The event is no longer stored, or this console may not see it."
+        told = unknown if event is None else texts.of_event(event)
+        return f"{told}\n\nparked: {texts.shown(parked.reason, 2_000)}"
 
     def _say(self, refusal: str, done: str) -> None:
         self._refusal.set_text(texts.shown(refusal, 400))

@@ -23,6 +23,8 @@ mlog = logging.getLogger(__name__)
 class ConnectionsPanel(Panel):
     """See the module; ``writer`` is the user, if they may close connections."""
 
+    asks = True
+
     def __init__(self, watcher: Watcher, writer: str | None) -> None:
         self._watcher = watcher
         self._writer = writer
@@ -42,7 +44,7 @@ class ConnectionsPanel(Panel):
             if writer is not None:
                 with ui.element("div").classes("console-form"):
                     ui.button("Close …", on_click=self._close)
-                    parts.note("The connection that is picked. The client may connect again.")
+                    parts.note("The connection that is open. The client may connect again.")
             self._refusal = parts.failure()
             self._done = ui.label("").classes("console-well").props("role=status")
 
@@ -54,6 +56,7 @@ class ConnectionsPanel(Panel):
             answer = await self._watcher.connections()
         except (ConfigurationError, ControlError) as e:
             self._failure.set_text(texts.shown(str(e), 400))
+            self._table.set(None)
             return
         self._failure.set_text("")
         self._found = {_key(i): i for i in answer.connections}
@@ -73,7 +76,7 @@ class ConnectionsPanel(Panel):
     async def _close(self) -> None:
         connection, at = self._picked, self._watcher.config.name
         if connection is None:
-            self._say("Pick a connection.", "")
+            self._say("Open a connection.", "")
             return
         self._say("", "")
         client = texts.shown(connection.client or texts.UNKNOWN)

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import Final, NamedTuple
 
 from nicegui import ui
 from typing_extensions import override
@@ -10,7 +11,7 @@ from typing_extensions import override
 from mariner_console import texts
 from mariner_console.page import parts
 from mariner_console.page.parts import Columns, Panel, TextTable
-from mariner_console.view import Alarm, Alarms, GatewayView, Point, Problem, Scrape, find_problems
+from mariner_console.view import Alarm, GatewayView, Point, Problem, Scrape, find_problems
 
 
 class OverviewPanel(Panel):
@@ -22,12 +23,17 @@ class OverviewPanel(Panel):
         self._shown: tuple[bool, list[Problem]] | None = None
         self._drawn: Point | None = None
         if len(others) > 1:
-            with parts.card("Gateways"):
-                self._gateways = TextTable(_GATEWAYS)
+            with parts.card("Gateways, the worst first"):
+                self._gateways = TextTable(
+                    _GATEWAYS,
+                    key=lambda i: str(others.index(i.view)),
+                    on_pick=self._open_other,
+                    style=lambda i: f"console-row-{i.severity}",
+                )
         with parts.card(f"State of {texts.shown(view.name)}"):
             self._problems = ui.column().classes("gap-1").props("role=status")
             with ui.element("div").classes("console-figures"):
-                self._figures = {title: parts.Figure(title) for title in _figures(view)}
+                self._figures = {title: parts.Figure(title) for title in _figures(view, 0)}
         with ui.element("div").classes("console-grid"):
             with parts.card("Events a second"):
                 self._rates = parts.TimeChart("Events a second over the last five minutes", "1/s")
@@ -37,23 +43,32 @@ class OverviewPanel(Panel):
 
     @override
     async def refresh(self) -> None:
+        now_s, at_s = time.time(), time.monotonic()
         if len(self._others) > 1:
-            self._gateways.set(self._others)
-        for title, text in _figures(self._view).items():
-            self._figures[title].set(text)
-        shown = self._view.status is not None, find_problems(self._view, time.time())
+            states = [_State(i, find_problems(i, now_s, at_s), at_s) for i in self._others]
+            self._gateways.set(sorted(states, key=lambda i: _SEVERITIES.index(i.severity)))
+        is_seen, is_measured = self._view.is_seen(at_s), self._view.is_measured(at_s)
+        for title, text in _figures(self._view, at_s).items():
+            is_of_now = is_seen and (is_measured or title in _OF_CONNECTION)
+            self._figures[title].set(text, is_old=not is_of_now)
+        shown = is_seen, find_problems(self._view, now_s, at_s)
         if shown != self._shown:
             self._shown = shown
             self._show(*shown)
-        if self._view.point is not self._drawn:
-            self._drawn = self._view.point
+        newest = self._view.history[-1] if self._view.history else None
+        if newest is not self._drawn:
+            self._drawn = newest
             self._draw()
 
-    def _show(self, is_known: bool, found: Sequence[Problem]) -> None:
+    def _open_other(self, index: str | None) -> None:
+        if index is not None:
+            ui.navigate.to(parts.link(self._others[int(index)].name, "Overview", {}))
+
+    def _show(self, is_seen: bool, found: Sequence[Problem]) -> None:
         self._problems.clear()
         with self._problems:
             if not found:
-                ui.label("All is well." if is_known else "Connecting …").classes("console-well")
+                ui.label("All is well." if is_seen else "Connecting …").classes("console-well")
             for problem in found:
                 mark, style = ("✖", "bad") if problem.is_critical else ("▲", "warning")
                 ui.label(f"{mark} {texts.shown(problem.text, 400)}").classes(f"console-{style}")
@@ -81,29 +96,65 @@ def _ms(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds * 1000, 3)
 
 
-def state(view: GatewayView) -> str:
+def _status(view: GatewayView, at_s: float) -> str:
     """The state of a gateway in a word or two."""
     if view.status is not None:
-        return view.status.name
+        return view.status.name if view.is_seen(at_s) else "NO ANSWER"
     return "CONNECTING" if view.failure is None else "NOT CONNECTED"
 
 
-def _version(view: GatewayView) -> str:
-    version = view.scrape and view.scrape.text("mariner_build_info", "version")
-    return texts.shown(version or texts.UNKNOWN)
+_SEVERITIES: Final = "bad", "warning", "unknown", "well"
 
 
-_GATEWAYS: Columns[GatewayView] = {
-    "Gateway": lambda i: texts.shown(i.name),
-    "State": state,
+class _State(NamedTuple):
+    """A gateway among others, and what is wrong with it at a ``time.monotonic()``."""
+
+    view: GatewayView
+    problems: list[Problem]
+    at_s: float
+
+    @property
+    def severity(self) -> str:
+        """One of ``_SEVERITIES``, the worst first."""
+        if self.problems:
+            return "bad" if self.problems[0].is_critical else "warning"
+        return "well" if self.view.is_seen(self.at_s) else "unknown"
+
+    @property
+    def told(self) -> str:
+        """What is wrong, in a line."""
+        return texts.shown("; ".join(i.text for i in self.problems), 400)
+
+    @property
+    def point(self) -> Point | None:
+        """Rates of now."""
+        return self.view.point if self.view.is_measured(self.at_s) else None
+
+    @property
+    def scrape(self) -> Scrape | None:
+        """Metrics of now."""
+        return self.view.scrape if self.view.is_measured(self.at_s) else None
+
+
+_MARKS: Final = {"bad": "✖ ", "warning": "▲ ", "unknown": "", "well": ""}
+
+_GATEWAYS: Columns[_State] = {
+    "Gateway": lambda i: texts.shown(i.view.name),
+    "State": lambda i: f"{_MARKS[i.severity]}{_status(i.view, i.at_s)}",
+    "What is wrong": lambda i: i.told,
     "Registered/s": lambda i: texts.of_number(i.point and i.point.registered),
     "Notified/s": lambda i: texts.of_number(i.point and i.point.notified),
     "Clients": lambda i: texts.of_number(i.scrape and i.scrape.value("mariner_clients")),
-    "Version": _version,
+    "Version": lambda i: texts.shown(
+        (i.scrape and i.scrape.text("mariner_build_info", "version")) or texts.UNKNOWN
+    ),
 }
 
+_OF_CONNECTION: Final = frozenset(("status", "ping"))
+"""Figures that are not of the metrics."""
 
-def _figures(view: GatewayView) -> dict[str, str]:
+
+def _figures(view: GatewayView, at_s: float) -> dict[str, str]:
     point, scrape = view.point, view.scrape
 
     def value(name: str, unit: str = "") -> str:
@@ -111,7 +162,7 @@ def _figures(view: GatewayView) -> dict[str, str]:
 
     started_s = scrape and scrape.value("process_start_time_seconds")
     return {
-        "status": state(view),
+        "status": _status(view, at_s),
         "ping": texts.of_seconds(view.ping_s),
         "registered/s": texts.of_number(point and point.registered),
         "notified/s": texts.of_number(point and point.notified),
@@ -131,6 +182,11 @@ class StorePanel(Panel):
 
     def __init__(self, view: GatewayView) -> None:
         self._view = view
+        self._all = ui.column().classes("console-column")
+        with self._all:
+            self._make(view)
+
+    def _make(self, view: GatewayView) -> None:
         with parts.card("Store"), ui.element("div").classes("console-figures"):
             self._figures = {title: parts.Figure(title) for title in _store_figures(view.scrape)}
         with parts.card("Replication and relay"):
@@ -141,16 +197,27 @@ class StorePanel(Panel):
     @override
     async def refresh(self) -> None:
         scrape = self._view.scrape
+        at_s = time.monotonic()
+        is_old = not (self._view.is_seen(at_s) and self._view.is_measured(at_s))
+        parts.show_old(self._all, is_old)
         for title, text in _store_figures(scrape).items():
-            self._figures[title].set(text)
-        self._remotes.set(parts.rows_by(scrape, "server", "remote_connected"))
+            self._figures[title].set(text, is_old=is_old)
+        remotes = parts.rows_by(scrape, "server", "remote_connected")
+        self._remotes.set(remotes or (None if is_old else []))
         expiries = scrape.by("mariner_tls_expiry_timestamp_seconds", "key") if scrape else {}
-        self._expiries.set(sorted(expiries.items(), key=lambda i: i[1]))
+        found = sorted(expiries.items(), key=lambda i: i[1])
+        self._expiries.set(found or (None if is_old else []))
 
 
 def _store_figures(scrape: Scrape | None) -> dict[str, str]:
     def value(name: str, unit: str = "") -> str:
         return texts.of_number(scrape and scrape.value(f"mariner_{name}"), unit)
+
+    def ago(name: str) -> str:
+        moment_s = scrape and scrape.value(f"mariner_{name}")
+        if not moment_s:
+            return texts.UNKNOWN if moment_s is None else "none yet"
+        return f"{texts.of_seconds(max(1.0, time.time() - moment_s))} ago"
 
     return {
         "can be written": _yes(scrape and scrape.value("mariner_store_writable")),
@@ -162,6 +229,8 @@ def _store_figures(scrape: Scrape | None) -> dict[str, str]:
         "events to be committed": value("pending_events"),
         "queries running": value("queries_running"),
         "queries waiting": value("queries_waiting"),
+        "last backup": ago("backup_timestamp_seconds"),
+        "last restore drill": ago("restore_drill_timestamp_seconds"),
     }
 
 
@@ -188,18 +257,22 @@ _EXPIRIES: Columns[tuple[str, float]] = {
 class AlarmsPanel(Panel):
     """Alarms of the module ``threshold`` that are raised."""
 
-    def __init__(self, alarms: Alarms) -> None:
-        self._alarms = alarms
-        with parts.card("Alarms that are raised"):
+    def __init__(self, view: GatewayView) -> None:
+        self._view = view
+        with parts.card("Alarms that are raised") as self._card:
             self._table = TextTable(_ALARMS, empty="No alarm is raised.")
             self._left_out = parts.note("")
             parts.note("Those of the module threshold that this client may see; the newest first.")
 
     @override
     async def refresh(self) -> None:
-        self._table.set(self._alarms.newest())
-        more = self._alarms.left_out
-        self._left_out.set_text(f"{more:,} more were raised." if more else "")
+        alarms = self._view.alarms
+        is_old = not self._view.is_seen(time.monotonic())
+        parts.show_old(self._card, is_old)
+        found = alarms.newest()
+        self._table.set(found or (None if is_old or not alarms.is_known else []))
+        n_all = len(found) + alarms.left_out
+        self._left_out.set_text(parts.of_first(len(found), n_all, "that were raised"))
 
 
 _ALARMS: Columns[Alarm] = {

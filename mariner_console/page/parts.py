@@ -2,12 +2,14 @@
 
 import functools
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeAlias, TypeVar
+from urllib.parse import urlencode
 
+import msgspec
 from nicegui import ui
 
 from eventer_bridge.errors import ConfigurationError, ControlError, InvalidEventError
-from eventer_bridge.model import EventType, parse_event_type
+from eventer_bridge.model import EventType, format_event_type, parse_event_type
 from eventer_bridge.subscription import Subscription
 from mariner.gateway.status import GatewayStatus
 from mariner_console import limits, texts
@@ -21,12 +23,31 @@ COLORS: Final = (
 """Of series; told apart on light and on dark."""
 
 _LONG: Final = frozenset(
-    ("Client", "Cursor", "Last payload", "Payload", "Quota", "Reason", "Subscription", "Type")
+    (
+        *("Client", "Cursor", "Last payload", "Payload", "Quota", "Reason", "Subscription"),
+        *("Type", "What is wrong"),
+    )
 )
 """Columns of long texts, which are wrapped anywhere."""
 
 _GREY: Final = "#8a949e"
 
+UNKNOWN: Final = "Not known."
+"""In place of rows."""
+
+_ROW: Final = """
+<q-tr :props="props" :class="['console-row', props.row.style, {'console-open': props.row.is_open}]"
+    tabindex="0" @click="$parent.$emit('pick', props.row.key)"
+    @keydown.enter="$parent.$emit('pick', props.row.key)">
+  <q-td v-for="i in props.cols" :key="i.name" :props="props">{{ i.value }}</q-td>
+</q-tr>
+<q-tr v-if="props.row.detail" :props="props" no-hover>
+  <q-td colspan="100%">
+    <div class="console-unfolded" tabindex="0">{{ props.row.detail }}</div>
+  </q-td>
+</q-tr>
+"""
+"""A row that opens; what events contain gets into it as text."""
 
 T = TypeVar("T")
 
@@ -35,10 +56,25 @@ Columns: TypeAlias = Mapping[str, Callable[[T], str]]
 
 
 class Panel:
-    """Makes its elements when it is created; only this module says how things look."""
+    """Makes its elements when it is created; only this module says how things look.
+
+    ``asks``: a refresh asks the gateway, and is left out while that gives no answer; what the panel
+    shows is greyed then, as it is old. Others see to that themselves. ``on_state`` is to be called
+    when :meth:`state` has changed.
+    """
+
+    asks: ClassVar[bool] = False
+    on_state: Callable[[], None] = staticmethod(lambda: None)
 
     async def refresh(self) -> None:
         """Show what is known now; called once a second while it is looked at."""
+
+    def state(self) -> dict[str, str]:
+        """What a link to this view has to say."""
+        return {}
+
+    async def open(self, state: Mapping[str, str]) -> None:
+        """Show what a link says, which anybody may have written: only look at things."""
 
 
 class Series(NamedTuple):
@@ -64,9 +100,10 @@ class Figure:
             self._value = ui.label(texts.UNKNOWN).classes("console-value")
             ui.label(title).classes("console-note")
 
-    def set(self, text: str) -> None:
+    def set(self, text: str, *, is_old: bool) -> None:
         """Show another value."""
         self._value.set_text(text)
+        show_old(self._value, is_old)
 
 
 class TimeChart:
@@ -121,8 +158,9 @@ class TextTable(Generic[T]):
     """A table of items; ``key`` returns what identifies one, else its first text does.
 
     ``empty`` is shown without rows: ours, not from events. ``page_rows`` are seen at a time.
-    ``on_pick`` is called with the key of the row that is picked, and None when it no longer is;
-    else rows cannot be.
+    ``style`` returns the class of a row. A row opens and closes by a click (or Enter) if there is
+    ``on_pick``, which is called with the key of the row that is open, and None when it no longer
+    is, or ``detail``, the text that is shown below it then.
     """
 
     def __init__(
@@ -133,10 +171,18 @@ class TextTable(Generic[T]):
         empty: str = "Nothing.",
         page_rows: int = 25,
         on_pick: Callable[[str | None], Awaitable[None] | None] | None = None,
+        detail: Callable[[T], str] | None = None,
+        style: Callable[[T], str] = lambda _: "",
     ) -> None:
         self._texts = {"key": key or next(iter(columns.values()))}
         self._texts |= {f"column{index}": text for index, text in enumerate(columns.values())}
         self._page_rows = page_rows
+        self._empty = empty
+        self._on_pick = on_pick
+        self._detail = detail
+        self._style = style
+        self._items: list[T] = []
+        self._picked: str | None = None
         self._table = ui.table(
             columns=[
                 {
@@ -145,6 +191,7 @@ class TextTable(Generic[T]):
                     "field": f"column{index}",
                     "align": "left",
                     "sortable": True,
+                    ":sort": "consoleOrder",
                     "classes": "console-long" if title in _LONG else "console-short",
                 }
                 for index, title in enumerate(columns)
@@ -152,23 +199,47 @@ class TextTable(Generic[T]):
             rows=[],
             row_key="key",
             pagination={"rowsPerPage": page_rows},
-            selection="single" if on_pick else None,
-            on_select=lambda e: on_pick and on_pick(e.selection[0]["key"] if e.selection else None),
         ).classes("console-table")
-        self._table.props(f'flat dense wrap-cells no-data-label="{empty}"')
+        self._table.props(f'flat dense wrap-cells no-data-label="{UNKNOWN}"')
+        if on_pick is not None or detail is not None:
+            self._table.add_slot("body", _ROW)
+            self._table.on("pick", lambda e: self._toggle(e.args))
 
-    def row(self, item: T) -> dict[str, str]:
-        """The key and the texts of an item."""
-        return {name: text(item) for name, text in self._texts.items()}
+    def texts(self, item: T) -> list[str]:
+        """The texts of an item."""
+        return [text(item) for name, text in self._texts.items() if name != "key"]
 
-    def set(self, items: Iterable[T]) -> None:
-        """Show other items."""
-        rows = [self.row(i) for i in items]
+    def set(self, items: Iterable[T] | None) -> None:
+        """Show other items; None: they are not known, and what is there stays."""
+        label = UNKNOWN if items is None else self._empty
+        if self._table.props["no-data-label"] != label:
+            self._table.props["no-data-label"] = label
+        if items is None:
+            return
+        self._items = [*items]
+        rows = [self._row(i) for i in self._items]
         if self._table.rows != rows:
-            picked = {i["key"] for i in self._table.selected}
             self._table.rows = rows
             self._table.props["hide-pagination"] = len(rows) <= self._page_rows
-            self._table.selected = [i for i in rows if i["key"] in picked]
+
+    def pick(self, key: str | None) -> None:
+        """Show the row of a key as open, and no other one."""
+        self._picked = key
+        self.set(self._items)
+
+    def _row(self, item: T) -> dict[str, Any]:
+        row: dict[str, Any] = {name: text(item) for name, text in self._texts.items()}
+        is_open = row["key"] == self._picked
+        has_detail = is_open and self._detail is not None
+        row["detail"] = self._detail(item) if has_detail and self._detail else ""
+        return {**row, "is_open": is_open, "style": self._style(item)}
+
+    async def _toggle(self, key: Any) -> None:
+        if not any(i["key"] == key for i in self._table.rows):
+            return  # it is gone meanwhile
+        self.pick(None if key == self._picked else key)
+        if self._on_pick is not None and (waiting := self._on_pick(self._picked)) is not None:
+            await waiting
 
     def show(self, is_shown: bool) -> None:
         """Show or hide it."""
@@ -209,6 +280,42 @@ def field(title: str, value: str = "", **attributes: Any) -> ui.input:
     return made.props("outlined dense").classes("console-field")
 
 
+def show_old(element: ui.element, is_old: bool) -> None:
+    """Grey what is in an element, or no longer, because it is not of now.
+
+    Of what is empty it says that it is not known, until something else is shown.
+    """
+    if is_old is ("console-old" in element.classes):
+        return
+    element.classes(toggle="console-old")
+    if is_old:
+        for i in element.descendants():
+            if isinstance(i, ui.table):
+                i.props["no-data-label"] = UNKNOWN
+            elif isinstance(i, ui.tree):
+                i.props["no-nodes-label"] = UNKNOWN
+
+
+def of_first(n_shown: int, n_all: int, what: str) -> str:
+    """How many are shown: "the first 500 of 12,340 types"; nothing if all are."""
+    return f"the first {n_shown:,} of {n_all:,} {what}" if n_shown < n_all else ""
+
+
+def link(gateway: str, view: str, state: Mapping[str, str]) -> str:
+    """The address of a view of a gateway; one that is too long opens the view without its state."""
+    place = {"gateway": gateway, "view": view}
+    found = f"/?{urlencode({**place, **state})}"
+    return found if len(found) <= limits.MAX_LINK_CHARACTERS else f"/?{urlencode(place)}"
+
+
+def pattern_text(pattern: EventType) -> str:
+    """What :func:`patterns_of` takes for this pattern."""
+    text = format_event_type(pattern)
+    if any(map(str.isspace, text)):
+        text = msgspec.json.encode(pattern).decode()
+    return "".join(f"\\u{ord(i):04x}" if i.isspace() else i for i in text)
+
+
 def patterns_of(text: str) -> list[EventType]:
     """Event types with wildcards, as they are typed: separated by blanks; nothing: all.
 
@@ -235,10 +342,13 @@ def metric(name: str, show: Callable[[float | None], str]) -> Callable[[MetricRo
 
 def rows_by(
     scrape: Scrape | None, label: str, first: str, *, is_ranked: bool = False
-) -> list[MetricRow]:
-    """A row for each value of a label that a metric has; the largest first, if ranked."""
+) -> list[MetricRow] | None:
+    """A row for each value of a label that a metric has; the largest first, if ranked.
+
+    None: there are no metrics.
+    """
     if scrape is None:
-        return []
+        return None
     by = functools.cache(lambda name: scrape.by(f"mariner_{name}", label))
     found = by(first)
     return [

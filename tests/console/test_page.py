@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import itertools
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -71,6 +72,9 @@ async def test_the_overview(running: Running, viewport: ViewportSize, is_dark: b
         assert (max(map(int, background[4:-1].split(","))) < 64) is is_dark
         width = await seen.page.evaluate("document.documentElement.scrollWidth")
         assert width <= viewport["width"]
+        header = await seen.page.locator("header").bounding_box()
+        assert header is not None
+        assert header["height"] <= 100
 
 
 async def test_a_console_of_two_gateways(running: Running) -> None:
@@ -103,7 +107,7 @@ async def test_a_browser_that_stays_after_a_login_has_ended_has_nothing_to_press
         await other.get_by_label("Type").last.fill("late/a")
         await other.get_by_role("button", name="Register …").click()
         await other.get_by_text("Register this on gateway?").wait_for()
-        await other.route("**/login", lambda route: route.fulfill(status=204))  # it stays
+        await other.route("**/login?*", lambda route: route.fulfill(status=204))  # it stays
         await seen.page.get_by_role("button", name="Log out").click()
         await other.get_by_text("Register this on gateway?").wait_for(state="detached")
         assert await other.get_by_role("button").count() == 0
@@ -131,9 +135,74 @@ async def test_types_are_a_tree_with_their_last_values(running: Running) -> None
         )
         await seen.until('"value": 43')
         await seen.until('power: {"value":43}')
+        await seen.page.get_by_role("cell", name='{"value":42}').wait_for()  # its values
+        await seen.page.reload()
+        await seen.until('power: {"value":43}')
+        await seen.until('"value": 43')
         await seen.page.get_by_label("Search").fill("1/POW")
-        await seen.page.get_by_role("cell", name="plant/1/power").wait_for()
+        await seen.page.get_by_role("cell", name="plant/1/power").click()
         assert await seen.page.get_by_role("cell", name="plant/2/power").count() == 0
+        await seen.until('"value": 41')
+        await seen.page.get_by_role("link", name="Tail").click()
+        await seen.until("0 so far")
+        await seen.page.go_back()
+        await seen.page.get_by_role("link", name="Query").click()
+        await seen.until("1 event")
+        await seen.page.get_by_role("cell", name="plant/1/power").wait_for()
+
+
+async def test_a_link_opens_a_view_after_a_login_as_well(running: Running) -> None:
+    await running.app.register([RegisterEvent(("link", str(i)), None, None) for i in range(3)])
+    url = f"{running.console.url}?gateway=second&view=Query&types=link/*&limit=2&order=old"
+    async with logged_in(running.browser, url) as seen:
+        await seen.until("the oldest 2 events; there are more")
+        [event_id, *_] = await seen.page.get_by_role("cell").all_inner_texts()
+        await seen.open("Alarms")
+        await seen.page.wait_for_url("**view=Alarms")
+        await seen.page.go_back()
+        await seen.until("the oldest 2 events; there are more")
+        await seen.page.get_by_label("Types").last.fill("*")
+        await seen.page.get_by_label("Ids").fill(f"{event_id} 1/{2**62}/1")
+        await seen.page.keyboard.press("Enter")
+        await seen.until("1 event")
+        await seen.page.get_by_role("cell", name="link/0").click()
+        await seen.until(f"id                {event_id}")
+        await seen.page.wait_for_url("**&types=*&ids=*")
+
+
+async def test_a_gateway_that_hangs_is_red_within_seconds(running: Running) -> None:
+    process = psutil.Process(running.gateway.pid)
+    async with logged_in(running.browser, running.console.url) as seen:
+        await seen.open("Tail")
+        await seen.page.get_by_label("Types").last.fill("outage")
+        await seen.page.keyboard.press("Enter")
+        await seen.until("0 so far")
+        await seen.open("Overview")
+        await seen.page.locator(".console-row-bad").first.wait_for(state="detached")
+        old = seen.page.locator(".console-value.console-old")
+        await old.first.wait_for(state="detached")
+        process.suspend()
+        try:
+            started_s = time.monotonic()
+            await seen.until("✖ NO ANSWER")
+            seconds = time.monotonic() - started_s
+            await seen.until("✖ no answer since")
+            await seen.page.locator(".console-row-bad").nth(1).wait_for()
+            assert await old.count() >= 12
+            tabs = await seen.page.get_by_role("tab").all_inner_texts()
+            for panel in tabs[1:]:
+                await seen.open(panel)
+                await seen.page.get_by_role("alert").get_by_text("✖ no answer since").wait_for()
+                assert await seen.page.get_by_text("There is none.").count() == 0
+        finally:
+            process.resume()
+        assert seconds < 5
+        await seen.open("Tail")
+        await seen.page.get_by_text("✖ no answer since").wait_for(state="detached")
+        await running.app.register("outage", 1)
+        await seen.until("1 so far")
+        await seen.open("Overview")
+        await seen.page.locator(".console-row-bad").first.wait_for(state="detached")
 
 
 async def test_the_tail_is_paused_and_filtered(running: Running) -> None:
@@ -156,8 +225,9 @@ async def test_the_tail_is_paused_and_filtered(running: Running) -> None:
         await seen.until('["second"]')
         await seen.page.get_by_label("Show only").fill("FIRST")
         await seen.page.get_by_text('["second"]').wait_for(state="detached")
-        await seen.page.get_by_role("checkbox").last.click()
+        await seen.page.get_by_role("cell", name="tail/first").click()
         await seen.until("type              tail/first")
+        await seen.until("1 of the newest 2 contain that")
         await seen.page.get_by_role("button", name="Stop").click()
         await seen.page.get_by_label("Types").last.fill("*/wrong")
         await seen.page.get_by_role("button", name="Follow").click()
@@ -214,11 +284,11 @@ async def test_a_query_is_a_table_and_a_chart(running: Running) -> None:
         await seen.page.get_by_label("Types").last.fill("query/*")
         await seen.page.get_by_label("At most").fill("50")
         await seen.page.keyboard.press("Enter")
-        await seen.until("50 events, and there are more")
+        await seen.until("the newest 50 events; there are more")
         await seen.until("query/a")
         await seen.page.get_by_label("Which number of the payloads").wait_for()
         await chart.get_by_text("query/b").wait_for()
-        await seen.page.get_by_role("checkbox").last.click()
+        await seen.page.get_by_role("cell", name="query/a").last.click()
         await seen.until('"other": ')
         for ago, found in (("now", "No events."), ("-1h", "50 events")):
             await seen.page.get_by_label("From").fill(ago)
@@ -272,14 +342,14 @@ async def test_nothing_in_events_becomes_markup(running: Running) -> None:
         await seen.until("0 so far")
         await running.app.register(hostile.events())
         await seen.until("28 so far")
-        for box in await page.get_by_role("checkbox").all():
-            await box.click()
+        for row in await page.locator(".console-row").all():
+            await row.click()
         await seen.open("Query")
         await page.get_by_role("button", name="Query").click()
         await seen.until("events")
         await page.get_by_label("Which number of the payloads").click()
         await page.get_by_role("option").last.click()
-        await page.get_by_role("checkbox").nth(5).click()
+        await page.locator(".console-row:visible").nth(5).click()
         chart = page.get_by_label("Numbers of the payloads over time")
         await chart.hover()
         await seen.open("Types")

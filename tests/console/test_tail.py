@@ -52,10 +52,9 @@ async def test_a_flood_is_read_and_counted() -> None:
             await asyncio.sleep(0.01)
         assert tail.kept.n_seen == 50_000
         assert len(tail.kept) == limits.MAX_TAIL_EVENTS
-        assert tail.close_reason is None
+        assert tail.lost_s is None
         await tail.async_close()
         await watcher.async_close()
-        assert tail.close_reason is not None
 
 
 async def test_what_is_begun_while_the_page_closes_is_not_followed() -> None:
@@ -82,4 +81,25 @@ async def test_a_wrong_token_is_told() -> None:
         watcher = Watcher(WatchedGateway("a", "127.0.0.1", "app", gateway.mariner.port, "wrong"))
         with pytest.raises(InitError):
             await watcher.follow([("*",)])
+        await watcher.async_close()
+
+
+async def test_it_goes_on_after_an_outage() -> None:
+    async with running_gateway() as gateway:
+        port = gateway.mariner.port
+        watcher = Watcher(WatchedGateway("a", "127.0.0.1", "app", port, "secret"))
+        tail = await watcher.follow([("again",)])
+    while tail.lost_s is None:
+        await asyncio.sleep(0.01)
+    async with (
+        running_gateway(mariner={"host": "127.0.0.1", "port": port}),
+        await client.connect("127.0.0.1", port, client_name="app", client_token="secret") as app,
+    ):
+        while tail.back_s is None:
+            await asyncio.sleep(0.01)
+        await app.register("again", 1)
+        while not tail.kept.n_seen:
+            await asyncio.sleep(0.01)
+        assert [i.type for i in tail.kept.newest()] == [("again",)]
+        await tail.async_close()
         await watcher.async_close()

@@ -34,6 +34,27 @@ def test_nodes_are_seen_below_what_is_expanded() -> None:
     assert tree.find(99) is None
 
 
+def test_numbers_are_in_their_order() -> None:
+    names = ["sensor10", "sensor2", "sensor", "a10b2", "a10b10", "a9", "007", "7", "12" * 3_000]
+    tree = tree_of(names)
+    expected = ["007", "7", "12" * 3_000, "a9", "a10b2", "a10b10", "sensor", "sensor2", "sensor10"]
+    assert segments(tree.root.sorted_children()) == expected
+    assert [i.type[0] for i in tree.search("sens")] == ["sensor", "sensor2", "sensor10"]
+
+
+def test_a_node_is_found_by_its_type() -> None:
+    deep = tuple(map(str, range(limits.MAX_DEPTH + 2)))
+    tree = tree_of(["a/b/c", "/".join(deep)])
+    node = tree.at(("a", "b"))
+    assert node is not None
+    assert segments(node.path()) == ["a", "b"]
+    assert tree.at(("a", "c")) is None
+    found = tree.at(deep)
+    assert found is not None
+    assert found.leaf is not None
+    assert found.leaf.type == deep
+
+
 def test_the_last_event_of_a_type_is_replaced() -> None:
     tree = tree_of(["a/b"])
     assert tree.put(event(("a", "b"), JsonPayload.of(2), s=5))
@@ -62,7 +83,7 @@ def test_a_million_types_are_cut_and_searched() -> None:
     assert len(plant.sorted_children()) == limits.MAX_CHILDREN
     everything = range(limits.MAX_TREE_NODES)
     assert len([*tree.visible(everything)]) <= limits.MAX_NODES
-    assert len(tree.search("power")) == limits.MAX_CHILDREN
+    assert len(tree.search("power")) == limits.MAX_TYPES
     assert len(tree.search("/1999/")) == 1
     assert tree.search("none") == []
 

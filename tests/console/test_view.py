@@ -8,6 +8,7 @@ from mariner_console.view import GatewayView, Problem, find_problems, parse
 from tests.console.support import event
 
 NOW_S = 1_800_000_000.0
+AT_S = 1.5
 
 WELL = """
 mariner_store_writable 1.0
@@ -24,13 +25,13 @@ process_start_time_seconds 5.0
 
 def view_of(text: str, status: Status = Status.OPERATIONAL) -> GatewayView:
     view = GatewayView("a")
-    view.on_connected(status)
+    view.on_answer(status, AT_S, NOW_S)
     view.on_scrape(parse(text, 1), NOW_S)
     return view
 
 
 def texts(view: GatewayView) -> list[str]:
-    return [i.text for i in find_problems(view, NOW_S)]
+    return [i.text for i in find_problems(view, NOW_S, AT_S)]
 
 
 def test_all_is_well() -> None:
@@ -87,43 +88,66 @@ def test_each_problem_is_told(line: str, text: str, is_critical: bool) -> None:
     name = line.split("{", maxsplit=1)[0].split(" ", maxsplit=1)[0]
     others = [i for i in WELL.splitlines() if not i.startswith(name)]
     view = view_of("\n".join([*others, line, ""]))
-    assert find_problems(view, NOW_S) == [Problem(is_critical, text)]
+    assert find_problems(view, NOW_S, AT_S) == [Problem(is_critical, text)]
 
 
 def test_what_keeps_clients_out_comes_first() -> None:
-    view = view_of(WELL.replace("successful 1.0", "successful 0.0"))
-    view.on_lost("refused")
+    view = view_of(WELL.replace("successful 1.0", "successful 0.0"), Status.STANDBY)
     view.alarms.take([event(("alarm", "a"), JsonPayload.of({"state": "RAISED"}))])
-    assert texts(view)[0] == "not connected: refused"
-    assert texts(view)[1:] == ["alarms raised: 1", "the last reload of the configuration failed"]
-    view = view_of(WELL, Status.STANDBY)
-    assert texts(view) == ["status STANDBY: nothing can be registered"]
-    view.on_hindrance("feed is not connected: 10.0.0.1:23012: connection refused")
     assert texts(view) == [
+        "status STANDBY: nothing can be registered",
+        "alarms raised: 1",
+        "the last reload of the configuration failed",
+    ]
+    view.on_hindrance("feed is not connected: 10.0.0.1:23012: connection refused")
+    assert texts(view)[0] == (
         "status STANDBY: nothing can be registered: feed is not connected: 10.0.0.1:23012:"
         " connection refused"
-    ]
+    )
+
+
+def test_only_what_was_seen_in_the_last_seconds_counts() -> None:
+    view = view_of(WELL.replace("successful 1.0", "successful 0.0"))
+    assert texts(view) == ["the last reload of the configuration failed"]
+
+    def later(at_s: float) -> list[Problem]:
+        return find_problems(view, NOW_S, at_s)
+
+    silent_s = AT_S + limits.SILENT_S
+    assert view.is_seen(silent_s - 0.1)
+    assert not view.is_seen(silent_s)
+    assert later(silent_s) == [Problem(True, "no answer since 08:00:00 UTC")]
+    view.on_answer(Status.OPERATIONAL, 20, NOW_S)
+    assert later(20) == [Problem(False, "no metrics for more than 6 s")]
+    view.on_lost("refused")
+    assert later(20) == [Problem(True, "not connected: refused")]
+    assert view.scrape is not None  # to be shown as old
 
 
 def test_why_it_was_standby_is_forgotten() -> None:
     view = view_of(WELL, Status.STANDBY)
     view.on_hindrance("the disk is full")
-    view.on_connected(Status.OPERATIONAL)
+    view.on_answer(Status.OPERATIONAL, AT_S, NOW_S)
     view.on_hindrance("the disk is full")  # asked before, told after
-    view.on_connected(Status.STANDBY)
+    view.on_answer(Status.STANDBY, AT_S, NOW_S)
     assert texts(view) == ["status STANDBY: nothing can be registered"]
     view.on_hindrance("the disk is full")
     view.on_lost("gone")
-    view.on_connected(Status.STANDBY)
+    view.on_answer(Status.STANDBY, AT_S, NOW_S)
     assert texts(view) == ["status STANDBY: nothing can be registered"]
 
 
-def test_metrics_that_cannot_be_read_are_not_shown_as_the_last_ones() -> None:
+def test_metrics_that_cannot_be_read_leave_a_gap() -> None:
     view = view_of(WELL)
-    view.on_scrape_failed("HTTP status 500")
-    assert view.scrape is None
-    assert view.point is None
+    view.on_scrape(parse(WELL, 2), NOW_S + 1)
+    view.on_scrape_failed("HTTP status 500", NOW_S + 2)
+    view.on_scrape_failed("HTTP status 500", NOW_S + 3)
     assert texts(view) == ["no metrics: HTTP status 500"]
+    view.on_scrape(parse(WELL, 4), NOW_S + 4)
+    view.on_scrape(parse(WELL, 5), NOW_S + 5)
+    assert [i.at_s - NOW_S for i in view.history] == [1, 2, 5]
+    assert set(view.history[1][1:]) == {None}
+    assert view.point is view.history[-1]
 
 
 def test_the_history_has_rates_and_a_bound() -> None:

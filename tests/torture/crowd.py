@@ -7,6 +7,7 @@ browser, where it also follows the events of one group. ``mariner ping`` measure
 import asyncio
 import contextlib
 import random
+import re
 import resource
 import signal
 import statistics
@@ -192,7 +193,7 @@ async def _check_followed(seen: Seen, here: Crowd) -> None:
     """The console was told as much as the members of the group; it says so, or this times out."""
     n_registered = sum(i.n_registered for i in here.active[:GROUP])
     await seen.open("Tail")
-    await seen.page.get_by_text(f"{n_registered:,} so far", exact=True).wait_for()
+    await seen.page.get_by_text(re.compile(f"^{n_registered:,} so far")).wait_for()
 
 
 class _Looks:

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from eventer_bridge import limits
 from eventer_bridge.backends.rocksdb import database, directories
@@ -103,10 +103,13 @@ def checkpoint(store_path: Path, target: Path) -> None:
             directories.give_to_owner_of(store_path, store_path)
 
 
-def tell_backed_up(store_path: Path, where: str) -> None:
-    """Notify the process that has a store open, if any, of a backup at a place; blocks."""
+def tell(store_path: Path, what: Literal["backed_up", "drilled"], where: str) -> None:
+    """Notify the process that has a store open, if any, of a backup at a place; blocks.
+
+    Or that a backup was restored there, and found to be right.
+    """
     if is_served(store_path):
-        _request(store_path, "backed_up", where, limits.CONTROL_TIMEOUT_S)
+        _request(store_path, what, where, limits.CONTROL_TIMEOUT_S)
 
 
 @contextlib.contextmanager
@@ -178,7 +181,8 @@ async def listen(store: Store) -> "StoreControl | None":
 class StoreControl(ControlServer):
     """See the module. Created by :func:`listen`; closing it cancels a running checkpoint.
 
-    ``backed_up_s``: time of the last backup since the start, in seconds since 1970 UTC; 0: none.
+    ``backed_up_s``, ``drilled_s``: time of the last backup, and of the last one that was restored
+    for a drill, in seconds since 1970 UTC; 0: none. They are kept as those of files in the store.
     """
 
     def __init__(self, store: Store) -> None:
@@ -186,9 +190,11 @@ class StoreControl(ControlServer):
         self.store = store.path
         self._store = store
         self._thread = ThreadPoolExecutor(1, "store-checkpoint")
-        self.backed_up_s = 0.0
+        self.backed_up_s = _moment_of(store.path / directories.BACKED_UP)
+        self.drilled_s = _moment_of(store.path / directories.DRILLED)
         self.handle("checkpoint", self._checkpoint)
         self.handle("backed_up", self._on_backed_up)
+        self.handle("drilled", self._on_drilled)
 
     async def _stop(self, server: asyncio.Server) -> None:
         await super()._stop(server)
@@ -210,8 +216,31 @@ class StoreControl(ControlServer):
         mlog.info("checkpoint made", extra={"path": str(target)})
         audit.info("backup", extra={"path": str(target)})
         if target.parent != self._store.path.absolute():  # else it is only read, and removed
-            self.backed_up_s = time.time()
+            await self._note_backup()
 
     async def _on_backed_up(self, argument: Any) -> None:
         audit.info("backup", extra={"path": str(argument)})
-        self.backed_up_s = time.time()
+        await self._note_backup()
+
+    async def _note_backup(self) -> None:
+        file = self._store.path / directories.BACKED_UP
+        self.backed_up_s = await asyncio.to_thread(_note, file)
+
+    async def _on_drilled(self, argument: Any) -> None:
+        audit.info("restore drill", extra={"path": str(argument)})
+        self.drilled_s = await asyncio.to_thread(_note, self._store.path / directories.DRILLED)
+
+
+def _moment_of(file: Path) -> float:
+    """When a file was touched last, in seconds since 1970 UTC; 0: never."""
+    try:
+        return file.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _note(file: Path) -> float:
+    """Touch a file; what cannot be kept is known until the end of the process."""
+    with contextlib.suppress(OSError):
+        file.touch(0o600)
+    return time.time()

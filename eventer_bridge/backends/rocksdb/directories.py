@@ -29,6 +29,12 @@ PARTIAL: Final = ".partial"
 _CURRENT: Final = b"MANIFEST-"
 """Beginning of the file CURRENT of any database."""
 
+BACKED_UP: Final = "backed-up"
+DRILLED: Final = "restore-drill"
+"""Empty files in a store: their times are those of its last backup, and of its last drill."""
+
+_OF_ITSELF: Final = frozenset(("LOCK", BACKED_UP, DRILLED))
+
 PRIVATE: Final = 0o700
 """Mode of the directory of a store."""
 
@@ -171,7 +177,7 @@ def copy(source: Path, target: Path, is_stopped: Callable[[], bool] = lambda: Fa
 
 def files_of(store: Path) -> list[Path]:
     """The files of a store that a copy needs, CURRENT last."""
-    files = [i for i in store.iterdir() if i.is_file() and i.name != "LOCK"]
+    files = [i for i in store.iterdir() if i.is_file() and i.name not in _OF_ITSELF]
     return sorted(files, key=lambda i: (i.name == "CURRENT", i.name))
 
 

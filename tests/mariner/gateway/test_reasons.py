@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -60,7 +61,7 @@ async def told(gateway: Gateway, begin: str) -> str:
                 is_told = (
                     await readyz(gateway) == (503, f"STANDBY: {reason}\n"),
                     (status.status, status.not_ready) == ("STANDBY", reason),
-                    problem in find_problems(watcher.view, 0.0),
+                    problem in find_problems(watcher.view, 0.0, time.monotonic()),
                 )
                 if all(is_told):
                     return reason

@@ -270,7 +270,7 @@ async def test_wrong_requests_are_refused(tmp_path: Path) -> None:
         two = await request(tmp_path, b'{"checkpoint": "/a", "x": 1}\n')
         assert two == "not a request: expected one key, but there are 2"
         unknown = await request(tmp_path, b'{"x": 1}\n')
-        assert unknown == "not a request: 'x', expected one of backed_up, checkpoint"
+        assert unknown == "not a request: 'x', expected one of backed_up, checkpoint, drilled"
         nobody = await request(tmp_path, b'{"checkpoint": "/a"}\n')
         assert nobody == "not a request: expected 'to', which says what process it is for"
         us = b'"to": {"pid": %d}}\n' % os.getpid()
