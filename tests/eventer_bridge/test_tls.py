@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
+    NoEncryption,
     PrivateFormat,
 )
 from cryptography.x509.oid import NameOID
@@ -127,7 +129,9 @@ async def test_old_versions_are_refused(made: Certificates) -> None:
 
 
 def test_errors_name_the_file(made: Certificates, tmp_path: Path) -> None:
-    missing = tmp_path / "missing.pem"
+    missing, other = tmp_path / "missing.pem", tmp_path / "rsa.key"
+    rsa_key = rsa.generate_private_key(65_537, 2_048)
+    other.write_bytes(rsa_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     for arguments, problem in (
         ((missing, made.server_key), f"{missing}: No such file or directory"),
         ((made.server_cert, missing), f"{missing}: No such file or directory"),
@@ -136,6 +140,10 @@ def test_errors_name_the_file(made: Certificates, tmp_path: Path) -> None:
         (
             (made.server_cert, made.client_key),
             f"{made.client_key}: the private key does not match {made.server_cert}",
+        ),
+        (
+            (made.server_cert, other),
+            f"{other}: the private key does not match {made.server_cert}",
         ),
         ((made.server_cert, made.server_key, made.client_key), "expected a certificate in PEM"),
     ):
