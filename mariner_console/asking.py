@@ -6,9 +6,6 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
-import msgspec
-
-from eventer_bridge.errors import ControlError
 from mariner_console import limits
 
 T = TypeVar("T")
@@ -28,10 +25,10 @@ class RecentAnswer(Generic[T]):
         self._answers: list[T] = []  # the last two
 
     async def get(self) -> T:
-        """The answer; raises as ``ask``, and ControlError if it cannot be read."""
+        """The answer; raises as ``ask``."""
         async with self._lock:
             if time.monotonic() - self._at_s >= limits.SCRAPE_PERIOD_S:
-                found = await answered(self._ask())
+                found = await self._ask()
                 self._answers = [*self._answers[-1:], found]
                 self._at_s = time.monotonic()
         return self._with_rates(self._answers[0], self._answers[-1])
@@ -40,11 +37,3 @@ class RecentAnswer(Generic[T]):
         """The next answer is one that is asked for from now on."""
         async with self._lock:
             self._at_s = -math.inf
-
-
-async def answered(asking: Awaitable[T]) -> T:
-    """Wait for an answer; raises ControlError if it is not what this console understands."""
-    try:
-        return await asking
-    except msgspec.ValidationError as e:
-        raise ControlError(f"the gateway is of another version: {e}") from e

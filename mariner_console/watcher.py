@@ -41,7 +41,7 @@ from mariner.gateway.connection_requests import ConnectionRequest, ConnectionsAn
 from mariner.gateway.cursor_requests import CursorAnswer, CursorRequest
 from mariner.gateway.status import GatewayStatus
 from mariner_console import limits, view
-from mariner_console.asking import RecentAnswer, answered
+from mariner_console.asking import RecentAnswer
 from mariner_console.config import WatchedGateway
 
 mlog = logging.getLogger(__name__)
@@ -167,14 +167,14 @@ class Watcher(Resource):
 
         Raises as ``cursor_requests.ask``, and ControlError if there is no control socket.
         """
-        answer = await answered(self._request(cursor_requests.ask, request))
+        answer = await self._request(cursor_requests.ask, request)
         if request.do != "show":
             await self._status.forget()
         return answer
 
     async def request_connections(self, request: ConnectionRequest) -> ConnectionsAnswer:
         """Close a connection by the control socket; raises as :meth:`request_cursors`."""
-        answer = await answered(self._request(connection_requests.ask, request))
+        answer = await self._request(connection_requests.ask, request)
         await self._connections.forget()
         return answer
 

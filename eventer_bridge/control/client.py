@@ -7,12 +7,14 @@ import socket as sockets
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 import msgspec
 
 from eventer_bridge import limits
 from eventer_bridge.errors import ConfigurationError, ControlError
+
+T = TypeVar("T")
 
 SOCKET: Final = "control.sock"
 """Usual name of the socket."""
@@ -108,12 +110,20 @@ def server_pid(path: Path) -> int | None:
 
 
 def request(
-    path: Path, name: str, argument: Any, *, to: Addressee, what: str, timeout_s: float
-) -> Any:
+    path: Path,
+    name: str,
+    argument: Any,
+    answer: type[T],
+    *,
+    to: Addressee,
+    what: str,
+    timeout_s: float,
+) -> T:
     """Send a request to the process that is meant (any other refuses); returns the result.
 
     ``what`` is its name in errors. ``ConfigurationError``: it refused what the operator provided.
-    ``ControlError``: it failed, is not the one that is meant, or did not answer in time.
+    ``ControlError``: it failed, is not the one that is meant, did not answer in time, or with
+    something else than an ``answer``.
     """
     try:
         with _connect(path) as peer, peer.makefile("rb") as lines:
@@ -132,7 +142,10 @@ def request(
         raise ControlError(f"{what} closed the connection without an answer") from None
     if response.error is not None:
         raise (ConfigurationError if response.is_usage else ControlError)(response.error)
-    return response.result
+    try:
+        return msgspec.convert(response.result, answer)
+    except msgspec.ValidationError as e:
+        raise ControlError(f"{what} is of another version: {e}") from e
 
 
 @contextlib.contextmanager

@@ -36,7 +36,9 @@ def reload(path: Path) -> None:
         try:
             socket, to = find_gateway(path, "; SIGHUP reloads, too")
             what, timeout_s = f"{socket}: the gateway", limits.RELOAD_TIMEOUT_S
-            answer = client.request(socket, "reload", None, to=to, what=what, timeout_s=timeout_s)
+            answer = client.request(
+                socket, "reload", None, dict[str, list[str]], to=to, what=what, timeout_s=timeout_s
+            )
         except ConfigurationError as e:
             fail(str(e))
     for what, text in (("changed", "changed"), ("needs_restart", "needs a restart")):

@@ -116,15 +116,15 @@ def ask(socket: Path, request: ConnectionRequest, to: Addressee) -> ConnectionsA
     Raises ControlError if there is no such connection, or no answer; ConfigurationError if the
     gateway has another version, and does not know such a request.
     """
-    told = client.request(
+    return client.request(
         socket,
         REQUEST,
         msgspec.to_builtins(request),
+        ConnectionsAnswer,
         to=to,
         what=f"{socket}: the gateway",
         timeout_s=limits.STATUS_TIMEOUT_S,
     )
-    return msgspec.convert(told, ConnectionsAnswer)
 
 
 def with_rates(before: ConnectionsAnswer, after: ConnectionsAnswer) -> ConnectionsAnswer:

@@ -77,15 +77,15 @@ def ask(socket: Path, request: CursorRequest, to: Addressee) -> CursorAnswer:
     Raises ControlError if there is no such cursor or parked event, or no answer;
     ConfigurationError if the gateway has another version, and does not know such a request.
     """
-    told = client.request(
+    return client.request(
         socket,
         REQUEST,
         msgspec.to_builtins(request),
+        CursorAnswer,
         to=to,
         what=f"{socket}: the gateway",
         timeout_s=limits.CURSORS_TIMEOUT_S,
     )
-    return msgspec.convert(told, CursorAnswer)
 
 
 async def answer(cursors: Cursors, argument: Any) -> Any:

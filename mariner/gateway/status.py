@@ -150,10 +150,10 @@ class GatewayStatus(msgspec.Struct, frozen=True):
 def ask(socket: Path, to: Addressee = ANY) -> GatewayStatus:
     """Ask a running gateway through its control socket; blocks. Raises ControlError."""
     what = f"{socket}: the gateway"
-    answer = client.request(
-        socket, "status", None, to=to, what=what, timeout_s=limits.STATUS_TIMEOUT_S
+    timeout_s = limits.STATUS_TIMEOUT_S
+    return client.request(
+        socket, "status", None, GatewayStatus, to=to, what=what, timeout_s=timeout_s
     )
-    return msgspec.convert(answer, GatewayStatus)
 
 
 def with_rates(before: GatewayStatus, after: GatewayStatus) -> GatewayStatus:

@@ -146,7 +146,7 @@ class _World:
         socket = self._directory / "events" / "control.sock"
         to = Addressee(configuration=Identity.of(path))
         answer: dict[str, Any] = await asyncio.to_thread(
-            client.request, socket, "reload", None, to=to, what="gateway", timeout_s=TIMEOUT_S
+            client.request, socket, "reload", None, dict, to=to, what="it", timeout_s=TIMEOUT_S
         )
         return answer
 

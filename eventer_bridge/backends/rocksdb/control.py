@@ -157,7 +157,8 @@ def _request(store_path: Path, name: str, argument: str, timeout_s: float) -> No
     what = f"{store_path}: the process that has the event store open"
     to = Addressee(store=Identity.of(store_path))
     try:
-        client.request(store_path / SOCKET, name, argument, to=to, what=what, timeout_s=timeout_s)
+        socket = store_path / SOCKET
+        client.request(socket, name, argument, object, to=to, what=what, timeout_s=timeout_s)
     except ControlError as e:
         raise StorageError(str(e)) from e
 

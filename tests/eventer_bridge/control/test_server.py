@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import fcntl
 import os
+import re
 import socket
 import sys
 from collections.abc import AsyncIterator
@@ -49,10 +50,18 @@ async def serving(path: Path) -> AsyncIterator[ControlServer]:
         await server.async_close()
 
 
-async def ask(path: Path, to: Addressee, name: str = "echo") -> Any:
+async def ask(path: Path, to: Addressee, name: str = "echo", answer: type = int) -> Any:
     return await asyncio.to_thread(
-        client.request, path, name, 5, to=to, what=f"{path}: it", timeout_s=10
+        client.request, path, name, 5, answer, to=to, what=f"{path}: it", timeout_s=10
     )
+
+
+async def test_an_answer_of_another_version(tmp_path: Path) -> None:
+    path = tmp_path / "control.sock"
+    text = f"{path}: it is of another version: Expected `str`, got `int`"
+    async with serving(path):
+        with pytest.raises(ControlError, match=re.escape(text)):
+            await ask(path, Addressee(pid=os.getpid()), answer=str)
 
 
 async def test_a_request_says_which_process_it_means(tmp_path: Path) -> None:
