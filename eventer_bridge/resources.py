@@ -160,16 +160,16 @@ async def call_on_done(waiting: Awaitable[object], function: Callable[[], object
 async def uncancellable(work: Coroutine[Any, Any, T], *, raises: bool = True) -> T:
     """Run a coroutine to its end, even when cancelled; unless it ``raises`` that then, in vain."""
     task = asyncio.get_running_loop().create_task(work)
-    cancelled: asyncio.CancelledError | None = None
+    is_cancelled = False
     while not task.done():
         try:
             await asyncio.wait([task])
-        except asyncio.CancelledError as e:
-            cancelled = e
-    if cancelled is not None and raises:
+        except asyncio.CancelledError:  # to keep it would be a cycle
+            is_cancelled = True
+    if is_cancelled and raises:
         if not task.cancelled():
             task.exception()  # is given up with its result
-        raise cancelled
+        raise asyncio.CancelledError
     return task.result()
 
 
