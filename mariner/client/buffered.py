@@ -229,7 +229,7 @@ class BufferedClient(Resource):
     @property
     def close_reason(self) -> str | None:
         """Why it ended by itself; None: it did not."""
-        return self._close_reason
+        return self._close_reason or self._client.close_reason
 
     @overload
     async def register(

@@ -167,6 +167,7 @@ class ReconnectingClient(Resource):
         self._waiting: deque[Registration] = deque()  # to be sent over this connection
         self._sent: deque[Registration] = deque()  # over this connection, unanswered
         self._answers: set[asyncio.Task[Sequence[Event]]] = set()  # that are awaited
+        self._sending = Tasks()  # over this connection
         self._window = 1  # how many may be sent before an answer; grows over each connection
         self._failures: list[errors.MarinerError] = []  # for which what was sent will be sent again
         self._n_ended = 0
@@ -282,6 +283,15 @@ class ReconnectingClient(Resource):
         Raises as :meth:`query`, and OtherHistoryError if a page came from a store of another
         history than those before it: query again.
         """
+        async with aclosing(self.query_pages(params, limit=limit)) as pages:
+            async for page in pages:
+                for event in page:
+                    yield event
+
+    async def query_pages(
+        self, params: QueryParams, *, limit: int | None = None
+    ) -> AsyncGenerator[Sequence[Event], None]:
+        """As :meth:`query_all`, page by page; none is empty."""
         of_pages: dict[int, str] = {}
 
         async def query(page: QueryParams) -> QueryResult:
@@ -295,9 +305,9 @@ class ReconnectingClient(Resource):
                     )
             return result
 
-        async with aclosing(paging.query_all(query, query_of(params), limit)) as events:
-            async for event in events:
-                yield event
+        async with aclosing(paging.query_pages(query, query_of(params), limit)) as pages:
+            async for page in pages:
+                yield page
 
     async def replay(self) -> AsyncGenerator[ReplayBatch, None]:
         """What the application missed, then what is new, over all connections.
@@ -370,9 +380,15 @@ class ReconnectingClient(Resource):
 
     async def _run(self) -> None:
         text = "client is not connected"
-        while self._failure is None:
-            await keep_trying(self._follow, Exception, mlog, text, {}, is_told=True)
-        mlog.error("client gives up: %s", self._failure, extra={"reason": str(self._failure)})
+        try:
+            while self._failure is None:
+                await keep_trying(self._follow, Exception, mlog, text, {}, is_told=True)
+            mlog.error("client gives up: %s", self._failure, extra={"reason": str(self._failure)})
+        except Exception as e:  # a handler of the log, for one
+            if self._failure is None:
+                self._failure = errors.MarinerError(f"the client failed: {e!r}")
+                self._failure.__cause__ = e
+            raise
 
     async def _follow(self) -> None:
         """Use one connection, until it is lost.
@@ -385,14 +401,14 @@ class ReconnectingClient(Resource):
             return
         self._was_connected = True
         connected_at, n_ended = self._loop.time(), self._n_ended
+        self._sending = Tasks()
         self._client = client
         self._resumption.connected(client.histories, client.cursor_resets)
         self._window = 1
         self._changed.set()
-        mlog.info("connected", extra={"server": client.address})
-        sending = Tasks()
-        sending.spawn(self._send_all, client)
         try:
+            mlog.info("connected", extra={"server": client.address})
+            self._sending.spawn(self._send_all, client)
             if len(self._servers) > 1:
                 await client.wait_status(Status.STANDBY)
                 await self._until(lambda: not self._answers)
@@ -409,7 +425,7 @@ class ReconnectingClient(Resource):
             if client.cursor_lost is not None:  # to take it back would go on for ever
                 self._cursor_lost = client.cursor_lost
                 self.close()
-            await uncancellable(sending.async_close())
+            await uncancellable(self._sending.async_close())
             await uncancellable(client.async_close())
             self._rewind()
             self._changed.set()
@@ -473,9 +489,14 @@ class ReconnectingClient(Resource):
     async def _send_all(self, client: Client) -> None:
         sending, extra = functools.partial(self._send, client), {"server": client.address}
         text = f"registrations wait: {client.address}"
-        with contextlib.suppress(errors.ConnectionLostError):
+        try:
             while True:
                 await keep_trying(sending, _REPEATABLE, mlog, text, extra, is_told=True)
+        except errors.ConnectionLostError:
+            pass
+        except Exception:
+            client.close()  # over the next one it goes on
+            raise
 
     async def _send(self, client: Client) -> None:
         """Send what waits, until something is to be repeated.
@@ -541,7 +562,8 @@ class ReconnectingClient(Resource):
         self._waiting.extendleft(reversed(self._sent))
         self._sent.clear()
 
-    def _fail_all(self) -> None:
+    async def _fail_all(self) -> None:
+        await self._sending.async_close()  # what is failed as unsent stays so
         self._rewind()
         for registration in self._waiting:
             ended = self._ended()

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import functools
 import logging
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +22,7 @@ from mariner.errors import (
     InitError,
     InvalidEventError,
     LocalProtocolError,
+    MarinerError,
     OutcomeUnknownError,
     UnknownHostError,
 )
@@ -214,6 +216,49 @@ async def test_a_buffer_keeps_what_is_declined(
             await buffered.drain()
             status = await buffered.status()
             assert (status.forwarded, status.refused) == (2, 0)
+
+
+class Broken(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        raise BrokenPipeError(record.name)
+
+
+async def test_what_ends_it_unexpectedly_is_raised(tmp_path: Path) -> None:
+    logger, handler = logging.getLogger("mariner.client.reconnecting"), Broken()
+    logger.addHandler(handler)
+    try:
+        async with closed_port() as port:
+            connection = ReconnectingClient([connecting(port)], start="earliest")
+            buffered = await BufferedClient.open(tmp_path / "buffer", [connecting(port)])
+        text = "the client failed: BrokenPipeError('mariner.client.reconnecting')"
+        for use in (
+            connection.register("a"),
+            connection.query(QueryLatestParams()),
+            anext(connection.replay()),
+        ):
+            with pytest.raises(MarinerError, match=f"^{re.escape(text)}$"):
+                await use
+        await buffered.wait_closed()
+        assert (connection.close_reason, buffered.close_reason) == (text, text)
+    finally:
+        logger.removeHandler(handler)
+
+
+async def test_what_ends_the_sending_unexpectedly(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with (
+        running_gateway() as running,
+        ReconnectingClient([connecting(running.mariner.port)]) as connection,
+    ):
+
+        async def fail(_client: client.Client) -> None:
+            monkeypatch.delattr(connection, "_send")
+            raise BrokenPipeError("sending")
+
+        monkeypatch.setattr(connection, "_send", fail)
+        await connection.register("a")
+    assert "a task failed: sending" in caplog.text
 
 
 async def test_errors_of_connecting_are_told_apart() -> None:

@@ -313,6 +313,29 @@ async def test_closed(tmp_path: Path) -> None:
         await unsent
 
 
+async def test_what_is_failed_as_unsent_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running_gateway() as running, reconnecting(running.mariner.port) as connection:
+        await connection.register(numbered(0))
+        assert connection._client is not None
+        begun, sent = asyncio.Event(), asyncio.Event()
+
+        async def send_late(*_: Any, **__: Any) -> None:
+            outcome = connection._sent[-1].outcome
+            begun.set()
+            while not outcome.done():
+                await asyncio.sleep(0)
+            sent.set()
+
+        monkeypatch.setattr(connection._client, "send_registration", send_late)
+        registering = asyncio.create_task(connection.register(numbered(1)))
+        await begun.wait()
+        connection.close()
+        with pytest.raises(ConnectionLostError, match=r"^closed by this client$"):
+            await registering
+        await connection.wait_closed()
+        assert not sent.is_set()
+
+
 async def test_given_up_before_it_was_sent() -> None:
     async with contextlib.AsyncExitStack() as stack:
         async with gateway_port() as port:
