@@ -18,8 +18,9 @@ async def positions(query: QueryCb, server_ids: Iterable[int]) -> list[EventId]:
     have no events. Raises as ``query``, and as ``paging.query_all``.
     """
     last = dict.fromkeys(server_ids, 0)
-    for event in (await query(QueryLatestParams())).events:
-        last[event.id.server] = max(event.id.session, last.get(event.id.server, 0))
+    async with aclosing(query_all(query, QueryLatestParams())) as latest:
+        async for event in latest:
+            last[event.id.server] = max(event.id.session, last.get(event.id.server, 0))
     for server_id, session in last.items():
         last[server_id] = await _last_session(query, server_id, session)
     return [EventId(i, session, INT64_MAX) for i, session in last.items() if session]
