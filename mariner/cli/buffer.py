@@ -208,8 +208,11 @@ class _Reporter(logging.Handler):
 
     @override
     def emit(self, record: logging.LogRecord) -> None:
-        text, server = record.getMessage(), vars(record).get("server")
-        report(text if server is None or server in text else f"{text}: {server}")
+        try:
+            text, server = record.getMessage(), vars(record).get("server")
+            report(text if server is None or server in text else f"{text}: {server}")
+        except Exception:
+            self.handleError(record)
 
 
 async def _forward(server: Target, directory: Path, fallbacks: Sequence[tuple[str, int]]) -> None:

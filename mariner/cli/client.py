@@ -222,7 +222,10 @@ def subscribe_options(command: Callable[..., None]) -> Callable[..., None]:
     for option in (
         click.option("--count", type=click.IntRange(1), help="End after this many events."),
         click.option(
-            "--persisted", is_flag=True, help="Print events when they are persisted, not before."
+            "--persisted",
+            is_flag=True,
+            help="Print events when they are persisted, not before. If the server can"
+            " replay, that is always so.",
         ),
         click.option("--server-id", type=SERVER_ID, help="Only events of this server."),
         types_option,

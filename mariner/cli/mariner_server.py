@@ -10,7 +10,7 @@ import click
 from typing_extensions import override
 
 from eventer_bridge.model import EventId, EventType
-from eventer_bridge.resources import Tasks
+from eventer_bridge.resources import Tasks, closed_on_error
 from mariner import client
 from mariner.cli import buffer, output
 from mariner.cli import client as commands
@@ -18,6 +18,7 @@ from mariner.cli.query import query as query_command
 from mariner.cli.run import report, run
 from mariner.cli.target import Target, TargetWire, command_of, server_options
 from mariner.cli.values import EVENT_ID, EVENT_ID_METAVAR
+from mariner.client.connection import CLOSED_BY_CLIENT
 from mariner.client.replay import Start
 from mariner.errors import ConnectionLostError, GapError
 
@@ -101,9 +102,10 @@ def subscribe_or_replay(
     """Print events as JSON lines as they come, and earlier ones if asked, until interrupted.
 
     If the connection is lost, it connects again and goes on behind what it printed: each event is
-    printed once. With --cursor, what was not acknowledged is printed again. A server that cannot
-    replay (a relay, or one of others) is only listened to, without --cursor and the like, until the
-    connection is lost.
+    printed once, when it is persisted. With --cursor, what was not acknowledged is printed again. A
+    server that cannot replay (a relay, or one of others) is only listened to, without --cursor and
+    the like, until the connection is lost; it may send events before they are persisted, unless
+    --persisted asks it to wait.
 
     Lines on standard error say when it is subscribed; why it is not connected, and when it tries
     again; when it is up to date with what was stored before; if retention deleted events that were
@@ -160,7 +162,7 @@ class _Follow:
         following = client.ReconnectingClient([self._open], start=self._start, cursor=self._cursor)
         remaining = count
         with buffer.reporting(logging.WARNING):
-            async with following, Tasks() as self._tasks:
+            async with Tasks() as self._tasks, following:
                 async for batch in _over_gaps(following):
                     printed = batch if remaining is None else batch.first(remaining)
                     output.write_jsonl(printed.events)
@@ -170,13 +172,15 @@ class _Follow:
                         remaining -= len(printed.events)
                         if remaining <= 0:
                             return
+                raise ConnectionLostError(following.close_reason or CLOSED_BY_CLIENT)
 
     async def _open(self, **options: Any) -> client.Client:
         connection = await self._connect(**options)
-        if "start" in options:  # else it is only to find where "now" is
-            report(f"subscribed at {connection.address}")
-            if self._start != "now":
-                self._tasks.spawn(_tell_up_to_date, connection)
+        async with closed_on_error(connection):
+            if "start" in options:  # else it is only to find where "now" is
+                report(f"subscribed at {connection.address}")
+                if self._start != "now":
+                    self._tasks.spawn(_tell_up_to_date, connection)
         return connection
 
 

@@ -70,5 +70,6 @@ def fail(text: str, exit_code: int = EXIT_USAGE) -> NoReturn:
 
 
 def report(text: str, file: IO[Any] | None = None) -> None:
-    """Print a line for the user, on standard error."""
-    click.echo(f"mariner: {printable(text)}", file=file, err=True)
+    """Print a line for the user, on standard error; nothing fails because nobody reads it."""
+    with contextlib.suppress(OSError):
+        click.echo(f"mariner: {printable(text)}", file=file, err=True)

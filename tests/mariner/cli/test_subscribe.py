@@ -87,6 +87,21 @@ async def test_a_cursor_goes_on_behind_what_was_acknowledged(shell: Shell) -> No
     assert [i.values for i in seen] == [[1], [1], [2]]
 
 
+async def test_nobody_reads_what_it_says(shell: Shell) -> None:
+    assert (await shell.run("register", stdin=lines(1, event_type="unread"))).code == 0
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        process = await shell.start_fresh(
+            *("subscribe", "--type", "unread", "--from-start", "--count", "1"), stderr=writer
+        )
+    finally:
+        os.close(writer)
+    stdout, _ = await process.communicate()
+    assert Result(process.returncode or 0, stdout.decode(), "").values == [1]
+    assert process.returncode == 0
+
+
 async def test_a_beginning_that_is_not_stored(shell: Shell) -> None:
     result = await shell.run("subscribe", "--after", "1/999999/1")
     text = "mariner: error: start: event 1/999999/1 is not stored here\n"
