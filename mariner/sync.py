@@ -9,7 +9,8 @@
 
 It is the :class:`~mariner.client.ReconnectingClient`, on an event loop in a thread of its own: it
 outlives its connections, and works in a notebook, where a loop is running already. Any thread may
-call it. Calls block; Ctrl-C ends them, and leaves the client as it is.
+call it, but for that one, where handlers of the log are called, too. Calls block; Ctrl-C ends them,
+and leaves the client as it is. A fork has no such thread: connect after it.
 """
 
 import asyncio
@@ -21,7 +22,7 @@ import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
-from typing import Any, Final, Literal, Self, TypeAlias, TypeVar, overload
+from typing import Any, Literal, Self, TypeAlias, TypeVar, overload
 
 from eventer_bridge.model import Event, QueryParams, QueryResult, RegisterEvent, Status
 from eventer_bridge.resources import Resource
@@ -34,9 +35,7 @@ from mariner.errors import ConnectionLostError
 T = TypeVar("T")
 ResourceT = TypeVar("ResourceT", bound=Resource)
 Server: TypeAlias = Callable[..., Awaitable[client.Client]]
-
-_EVENTS_AT_ONCE: Final = 256
-"""Of a query, handed from thread to thread together."""
+Started: TypeAlias = Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]]
 
 
 def connect(
@@ -132,9 +131,9 @@ class SyncClient:
 
     def query_all(self, params: QueryParams, *, limit: int | None = None) -> Iterator[Event]:
         """As ``Client.query_all``: all events, page by page, each on demand."""
-        found = self._client.query_all(params, limit=limit)
-        while events := self._background.run(_take(found)):
-            yield from events
+        pages = self._client.query_pages(params, limit=limit)
+        while page := self._background.run(_next(pages)):
+            yield from page
 
     def subscribe(
         self,
@@ -176,19 +175,15 @@ class SyncClient:
         return SyncEvents(self, self._background, opened, is_acknowledged=cursor is not None)
 
 
-async def _take(events: AsyncIterator[Event]) -> list[Event]:
-    taken = []
-    async for event in events:
-        taken.append(event)
-        if len(taken) == _EVENTS_AT_ONCE:
-            break
-    return taken
+async def _next(items: AsyncIterator[T]) -> T | None:
+    return await anext(items, None)
 
 
 class SyncEvents(Iterator[Event]):
     """Events of a subscription, as they come; ends when it or its client is closed.
 
-    After an error, such as ``GapError`` or ``KeyboardInterrupt``, it goes on with the next event.
+    With a cursor, for one thread at a time: what it asks for acknowledges what came before. After
+    an error, such as ``GapError`` or ``KeyboardInterrupt``, it goes on with the next event.
     Made by :meth:`SyncClient.subscribe`.
     """
 
@@ -221,17 +216,23 @@ class SyncEvents(Iterator[Event]):
         self._background.call(self._client.close)
 
     def __next__(self) -> Event:
-        if not self._events:
-            with contextlib.suppress(ConnectionLostError):  # it, or its client, is closed
-                self._background.run(self._receive())
-        if not self._events:
-            raise StopIteration
-        return self._events.popleft()
+        goes_on = True
+        while goes_on or self._events:
+            with contextlib.suppress(IndexError):  # another thread may have taken them
+                return self._events.popleft()
+            try:
+                goes_on = self._background.run(self._receive())
+            except ConnectionLostError:
+                if self._background.is_open and self._client.is_open:
+                    raise
+                goes_on = False
+        raise StopIteration
 
-    async def _receive(self) -> None:
+    async def _receive(self) -> bool:
+        """Receive events, unless there are some; returns whether it goes on."""
         async with self._turn:  # one may go on that Ctrl-C left behind, or another thread's
             if self._events:
-                return
+                return True
             if self._batch is not None:
                 await self._batch.ack()
                 self._batch = None
@@ -242,9 +243,11 @@ class SyncEvents(Iterator[Event]):
             except BaseException:
                 self._replay = None  # another one goes on
                 raise
-            if batch is not None:
-                self._events.extend(batch.events)
-                self._batch = batch if self._is_acknowledged else None
+            if batch is None:
+                return False
+            self._events.extend(batch.events)
+            self._batch = batch if self._is_acknowledged else None
+            return True
 
 
 class _Background:
@@ -252,24 +255,26 @@ class _Background:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # garbage is collected anywhere
-        self._is_open = True
+        self.is_open = True
         self._kept: list[Resource] = []
-        started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+        started: Started = Future()
         self._thread = threading.Thread(
-            target=lambda kept: asyncio.run(_serve(started, kept)),
-            args=(self._kept,),
-            name="mariner.sync",
-            daemon=True,
+            target=_run_loop, args=(started, self._kept), name="mariner.sync", daemon=True
         )
         self._thread.start()
         self._loop, self._ended = started.result()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine there, and wait for it; ``ConnectionLostError``: it has ended."""
+        """Run a coroutine there, and wait for it; ``ConnectionLostError``: it has ended.
+
+        ``RuntimeError``: it would wait for itself.
+        """
         with self._lock:
-            if not self._is_open:
+            try:
+                self._check()
+            except BaseException:
                 work.close()
-                raise ConnectionLostError(CLOSED_BY_CLIENT)
+                raise
             future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
@@ -279,10 +284,21 @@ class _Background:
             future.cancel()
             raise
 
+    def _check(self) -> None:
+        if not self.is_open:
+            raise ConnectionLostError(CLOSED_BY_CLIENT)
+        if not self._thread.is_alive():
+            raise ConnectionLostError("the client's thread is gone; connect again after a fork")
+        if self._thread is threading.current_thread():
+            raise RuntimeError(
+                "called in the client's own thread, by a handler of its log, for example:"
+                " it would wait for itself"
+            )
+
     def call(self, function: Callable[[], object]) -> None:
         """Call a function there, soon."""
         with self._lock:
-            if self._is_open:
+            if self.is_open and self._thread.is_alive():
                 self._loop.call_soon_threadsafe(function)
 
     def keep(self, resource: ResourceT) -> ResourceT:
@@ -293,20 +309,29 @@ class _Background:
     def end(self) -> None:
         """End it soon."""
         with self._lock:
-            if self._is_open:
-                self._is_open = False
-                self._loop.call_soon_threadsafe(self._ended.set)
+            self.call(self._ended.set)
+            self.is_open = False
 
     def join(self) -> None:
         """Wait until it has ended."""
         self._thread.join()
 
 
-async def _serve(
-    started: "Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]]", kept: list[Resource]
-) -> None:
+def _run_loop(started: Started, kept: list[Resource]) -> None:
+    try:
+        with asyncio.Runner() as runner:
+            runner.run(_serve(started, kept))
+    except BaseException as e:
+        if started.done():
+            raise
+        started.set_exception(e)
+
+
+async def _serve(started: Started, kept: list[Resource]) -> None:
     ended = asyncio.Event()
     started.set_result((asyncio.get_running_loop(), ended))
     await ended.wait()
-    for resource in kept:
-        await resource.async_close()
+    while kept:  # some may be added meanwhile
+        closing = kept.copy()
+        kept.clear()
+        await asyncio.gather(*(i.async_close() for i in closing))

@@ -1,6 +1,7 @@
 """The client without ``await``: against a gateway, in threads with and without a loop."""
 
 import asyncio
+import errno
 import functools
 import gc
 import signal
@@ -8,11 +9,15 @@ import sys
 import threading
 from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
+from typing import Any
 
+import msgspec
 import pytest
 import pytest_asyncio
 
 import mariner
+from eventer_bridge.resources import Resource, call_on_cancel
+from mariner.sync import _Background
 from tests.support.inprocess import running_gateway
 from tests.support.shell import read_line
 
@@ -23,7 +28,7 @@ connect = functools.partial(
 )
 
 INTERRUPTED = """\
-import sys, mariner
+import os, sys, mariner
 port = int(sys.argv[1])
 with mariner.sync.connect("127.0.0.1", port, client_name="app", client_token="secret") as client:
     events = client.subscribe("interrupted")
@@ -32,7 +37,17 @@ with mariner.sync.connect("127.0.0.1", port, client_name="app", client_token="se
         next(events)
     except KeyboardInterrupt:
         client.register("interrupted", "and goes on")
-        print(next(events).payload.value())
+        print(next(events).payload.value(), flush=True)
+    if not os.fork():
+        for call in lambda: client.register("a"), lambda: next(events), client.subscribe:
+            try:
+                call()
+            except mariner.ConnectionLostError as e:
+                print(e, flush=True)
+        events.close()
+        client.close()
+        os._exit(0)
+    os.wait()
 """
 
 
@@ -126,4 +141,90 @@ async def test_ctrl_c_ends_a_call_and_nothing_else(port: int) -> None:
     assert await read_line(process.stdout) == "waiting\n"
     process.send_signal(signal.SIGINT)
     printed, _ = await process.communicate()
-    assert (printed, process.returncode) == (b"and goes on\n", 0)
+    forked = 3 * "the client's thread is gone; connect again after a fork\n"
+    assert (printed.decode(), process.returncode) == ("and goes on\n" + forked, 0)
+
+
+async def test_another_thread_takes_the_events(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def script() -> None:
+        with connect(port) as client:
+            events = client.subscribe("shared")
+            receive = events._receive
+            taken: list[mariner.Event] = []
+
+            async def outrun() -> bool:
+                goes_on = await receive()
+                if not taken:
+                    taken.append(events._events.popleft())  # as it does
+                return goes_on
+
+            monkeypatch.setattr(events, "_receive", outrun)
+            registered = [client.register("shared", i) for i in range(2)]
+            assert [*taken, next(events), *taken] == [registered[1], registered[0]]
+
+    await asyncio.to_thread(script)
+
+
+async def test_pages_are_there_when_the_next_one_fails(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def script() -> None:
+        with connect(port) as client:
+            query, pages = client._client._query, [2, 1]
+
+            async def queried(params: mariner.QueryParams) -> Any:
+                if not pages:
+                    raise mariner.RemoteProtocolError("fails")
+                return await query(msgspec.structs.replace(params, max_results=pages.pop(0)))
+
+            monkeypatch.setattr(client._client, "_query", queried)
+            client.register([mariner.event("paged", i) for i in range(4)])
+            found = client.query_all(mariner.timeseries("paged"))
+            next(found)
+            assert pages == [1]
+            next(found), next(found)
+            with pytest.raises(mariner.RemoteProtocolError, match="fails"):
+                next(found)
+
+    await asyncio.to_thread(script)
+
+
+async def test_a_call_in_its_own_thread(port: int) -> None:
+    def script() -> None:
+        with connect(port) as client:
+
+            async def call() -> None:
+                client.register("a")
+
+            with pytest.raises(RuntimeError, match="it would wait for itself"):
+                client._background.run(call())
+
+    await asyncio.to_thread(script)
+
+
+async def test_there_is_no_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    monkeypatch.setattr(asyncio.events, "new_event_loop", fail)
+    with pytest.raises(OSError, match="too many open files"):
+        await asyncio.to_thread(connect, 1)
+
+
+async def test_what_is_kept_while_it_ends_is_closed_too() -> None:
+    background = _Background()
+
+    async def keep() -> list[Resource]:
+        kept = [background.keep(Resource()) for _ in range(2)]
+        late = Resource()
+        kept[1].async_group.spawn(call_on_cancel, background.keep, late)
+        await asyncio.sleep(0)
+        return [*kept, late]
+
+    def script() -> list[Resource]:
+        resources = background.run(keep())
+        background.end()
+        background.join()
+        return resources
+
+    assert all(i.is_closed for i in await asyncio.to_thread(script))
