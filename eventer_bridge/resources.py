@@ -91,9 +91,9 @@ class Tasks:
 
     def _on_done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.remove(task)
+        self._end_if_empty()
         if not task.cancelled() and (error := task.exception()) is not None:
             mlog.error("a task failed: %s", error, exc_info=error)
-        self._end_if_empty()
 
     def _end_if_empty(self) -> None:
         if not self.is_open and not self._tasks and not self.is_closed:
