@@ -14,6 +14,10 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --max-worker-re
 # the variables are also for what pip builds with: the first until pip 25.2, the second since
 PIP_INSTALL := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check
+# prints what the project and these extras of it need
+REQUIREMENTS := import sys, tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
+	needed = [project["dependencies"], *map(project["optional-dependencies"].get, sys.argv[1].split(","))]; \
+	print(*(j for i in needed for j in i), sep="\n")
 # what a part of the gateway is compiled from, and how
 COMPILED := hatch_build.py $(wildcard eventer_bridge/packed/*.pyx eventer_bridge/packed/*.pxi)
 
@@ -35,8 +39,11 @@ $(READY): USES := run console
 $(VENV)/.ready-%: pyproject.toml constraints.txt $(COMPILED)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " + sys.version.split()[0] + "; name one with: make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
-	@# pip compiles on one processor, which takes as long as all the rest
-	$(PIP_INSTALL) --no-compile -e '.[$(EXTRAS)]'
+	@# the project is compiled while pip brings what it needs; the byte code is compiled at the end, as
+	@# pip does that on one processor, which takes as long as all the rest
+	$(PIP_INSTALL) --no-compile --no-deps -e . & project=$$!; \
+	$(BIN)/python -c '$(REQUIREMENTS)' $(EXTRAS) > $(VENV)/requirements.txt \
+	&& $(PIP_INSTALL) --no-compile -r $(VENV)/requirements.txt && wait $$project || { wait; exit 1; }
 	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true  # some packages have files that are no Python
 	@$(BIN)/python -c 'from eventer_bridge.packed import IS_COMPILED as it; it or print("not compiled: registrations are slower; see README.md, Two commands")'
 	@touch $(USES:%=$(VENV)/.ready-%) $@
