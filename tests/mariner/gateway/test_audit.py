@@ -267,13 +267,13 @@ async def test_a_file_for_a_process(tmp_path: Path) -> None:
         socket = tmp_path / "events" / "control.sock"
         to = Addressee(store=Identity.of(socket.parent))
         await asyncio.to_thread(
-            requests.request, socket, "reload", None, to=to, what="it", timeout_s=TIMEOUT_S
+            requests.request, socket, "reload", None, dict, to=to, what="it", timeout_s=TIMEOUT_S
         )
         other = tmp_path / "other.jsonl"
         conf["audit"]["file"] = str(other)
         (tmp_path / "gateway.json").write_text(json.dumps(conf))
         await asyncio.to_thread(
-            requests.request, socket, "reload", None, to=to, what="it", timeout_s=TIMEOUT_S
+            requests.request, socket, "reload", None, dict, to=to, what="it", timeout_s=TIMEOUT_S
         )
     before = [json.loads(line) for line in moved.read_text().splitlines()]
     assert [i["action"] for i in before] == ["connected", "declined"]
