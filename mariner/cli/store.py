@@ -13,9 +13,10 @@ from eventer_bridge.backends.rocksdb.info import StoreInfo, ext_info, ext_server
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.backends.rocksdb.verify import ext_verify
 from eventer_bridge.core import clock, hat_import
+from eventer_bridge.errors import EventerBridgeError
 from eventer_bridge.model import Timestamp, printable
 from mariner.cli import output
-from mariner.cli.run import EXIT_FAILED, CommandError
+from mariner.cli.run import EXIT_FAILED, CommandError, report
 from mariner.cli.target import (
     DIRECTORY,
     FILE,
@@ -74,6 +75,7 @@ def verify(conf: Path, paths: tuple[Path, ...], drill_of: Path | None) -> None:
     Exit code 0: no findings; 1: findings, or it cannot be read; 2: wrong usage.
     """
     [path] = resolve(_STORE, conf, paths)
+    told = None if drill_of is None else store_of(drill_of)
     listing = _Listing()
     with (
         store_errors(),
@@ -89,9 +91,11 @@ def verify(conf: Path, paths: tuple[Path, ...], drill_of: Path | None) -> None:
     )
     if listing.count:
         raise CommandError("", EXIT_FAILED)
-    if drill_of is not None:
-        with store_errors():
-            control.tell(store_of(drill_of), "drilled", str(path))
+    if told is not None:
+        try:
+            control.tell(told, "drilled", str(path))
+        except EventerBridgeError as e:  # one of an older version, perhaps: the drill is a good one
+            report(f"warning: the gateway is not told: {e}")
 
 
 @store.command()

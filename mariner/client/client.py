@@ -246,7 +246,7 @@ class Client(Resource):
         after_key: str | None,
     ) -> Coroutine[Any, Any, Sequence[model.Event]]:
         if request_key is not None:
-            self._check_supported("request_key")
+            self.check_supported("request_key")
         elif after_key is not None:
             raise errors.LocalProtocolError(f"after_key: {messages.NEEDS_REQUEST_KEY}")
         register_id = next(self._requests.ids)
@@ -404,9 +404,9 @@ class Client(Resource):
         self.histories = {i.server_id: i.id for i in response.histories}
         self.cursor_resets = response.cursor_resets
         if self._replayed is not None:
-            self._check_supported("replay")
+            self.check_supported("replay")
         if self._has_cursor:
-            self._check_supported("cursor")
+            self.check_supported("cursor")
 
     async def _stop(self) -> None:
         if self._connection.is_connected:
@@ -436,7 +436,8 @@ class Client(Resource):
         self._status_changed.set()
         self._stalls.end()
 
-    def _check_supported(self, extension: str) -> None:
+    def check_supported(self, extension: str) -> None:
+        """Raise UnsupportedError if the server lacks an extension."""
         if extension not in self.extensions:
             raise errors.UnsupportedError(f"{self.address}: the server does not know {extension!r}")
 

@@ -1,7 +1,8 @@
 """Where "now" is: behind the last persisted event of each server. Runs on the event loop's thread.
 
 A server answers in ascending order of its ids, from any id on. So the last one is found by halving:
-some ten queries for one event each, however many events there are.
+some ten queries for one event each, however many events there are. Before, the latest event of
+each type says which servers there are.
 """
 
 from collections.abc import Iterable

@@ -466,6 +466,7 @@ class ReconnectingClient(Resource):
             if not self._is_usable(client):
                 return client
             async with client:
+                client.check_supported("replay")
                 found = await positions(client.query, client.histories)
             self._resumption.begin_at(found, client.histories)
             self._is_now_wanted = False

@@ -145,11 +145,11 @@ class _Frame:
             parts.show_old(self._places[title], not is_seen)
         self._show_address()
         if title not in self._busy and (is_seen or not panel.asks):
+            self._busy.add(title)
             background_tasks.create(self._refresh_panel(title, panel), name=f"refresh {title}")
 
     async def _refresh_panel(self, title: str, panel: Panel) -> None:
         """Apart from the rest, which is not to wait for a gateway's answer."""
-        self._busy.add(title)
         try:
             with self._places[title]:
                 if self._to_open == title:

@@ -68,7 +68,7 @@ class QueryPanel(Panel):
     async def open(self, state: Mapping[str, str]) -> None:
         for name, field in self._fields.items():
             field.set_value(state.get(name, field.value))
-        if (limit := state.get("limit", "")).isdecimal():
+        if (limit := state.get("limit", "")[:9]).isdecimal():
             self._limit.set_value(min(int(limit), limits.MAX_QUERY_ROWS))
         if state.get("order") == "old":
             self._order.set_value("old")

@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import math
+import time
 from collections.abc import Iterable, Mapping
 from contextlib import aclosing
 from typing import Any
@@ -16,6 +18,8 @@ from eventer_bridge.model import (
     EventType,
     QueryLatestParams,
     QueryTimeseriesParams,
+    Status,
+    check_registrable,
     format_event_id,
     format_event_type,
     parse_event_type,
@@ -43,6 +47,7 @@ class TypesPanel(Panel):
         self._loaded = "*"
         self._n_loads = 0
         self._is_loaded = False
+        self._failed_at_s = -math.inf
         with ui.element("div").classes("console-grid"):
             with parts.card("Event types"):
                 with ui.element("div").classes("console-form"):
@@ -90,15 +95,20 @@ class TypesPanel(Panel):
         self._search.set_value(state.get("search", ""))
         if "type" in state:
             with contextlib.suppress(InvalidEventError):
-                self._picked = parse_event_type(state["type"])
+                picked = parse_event_type(state["type"])
+                check_registrable(picked)  # a pattern would be asked for each second
+                self._picked = picked
         await self._load()
 
     @override
     async def refresh(self) -> None:
-        if not self._is_loaded:
+        # a relay closes a connection that asks while its server is away
+        is_able = self._watcher.view.status is Status.OPERATIONAL
+        since_failure_s = time.monotonic() - self._failed_at_s
+        if not self._is_loaded and is_able and since_failure_s >= limits.TIMEOUT_S:
             await self._load()
         leaves = [i.leaf for i in self._types.visible(self._expanded)]
-        seen = [i.type for i in leaves if i is not None and not self._search.value]
+        seen = [i.type for i in leaves if i is not None and not self._search.value.strip()]
         if self._picked is not None and self._is_type(self._picked):
             seen.append(self._picked)
         if not seen:
@@ -148,6 +158,9 @@ class TypesPanel(Panel):
                     if not tree.put(event):
                         break
         except (InvalidEventError, MarinerError, TimeoutError) as e:
+            if number != self._n_loads:
+                return
+            self._failed_at_s = time.monotonic()
             self._refusal.set_text(texts.shown(str(e) or "no answer in time"))
             self._is_loaded = isinstance(e, InvalidEventError)  # else it is tried again
             return

@@ -32,6 +32,8 @@ def test_nodes_are_seen_below_what_is_expanded() -> None:
     assert b.leaf is None
     assert tree.find(b.id) is b
     assert tree.find(99) is None
+    tree.put(event(("aa",), JsonPayload.of(1)))
+    assert segments(tree.root.sorted_children()) == ["a", "aa", "b"]
 
 
 def test_numbers_are_in_their_order() -> None:
