@@ -168,6 +168,10 @@ async def test_a_link_opens_a_view_after_a_login_as_well(running: Running) -> No
         await seen.page.get_by_role("cell", name="link/0").click()
         await seen.until(f"id                {event_id}")
         await seen.page.wait_for_url("**&types=*&ids=*")
+        # a pattern is no type to pick: it would be asked for each second
+        await seen.page.goto(f"{running.console.url}?gateway=second&view=Types&type=*/b")
+        await seen.page.wait_for_url(lambda url: "&type=" not in url)
+        await seen.until("Pick a type, or the beginning of some.")
 
 
 async def test_a_gateway_that_hangs_is_red_within_seconds(running: Running) -> None:

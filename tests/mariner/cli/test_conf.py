@@ -1,5 +1,6 @@
 """``--conf``: its default and its variable, of every command that takes it."""
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,6 +9,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from eventer_bridge.backends import rocksdb
+from eventer_bridge.control.client import SOCKET
+from eventer_bridge.control.server import listen
 from mariner.cli import main
 
 CONF = """\
@@ -84,3 +87,32 @@ async def test_a_store_that_is_named_needs_no_configuration(
     assert run("backup", str(tmp_path / "c")).stderr.endswith(text)
     conf.rename(tmp_path / "here" / "gateway.yaml")
     assert "../store" not in run("store", "verify").stdout
+
+
+async def test_a_relative_store_is_not_looked_for_in_whatever_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with await rocksdb.create(tmp_path / "store"):
+        pass
+    conf = tmp_path / "gateway.yaml"
+    conf.write_text(CONF.format(name="x", path="store"))
+    assert run("store", "verify", "--conf", str(conf)).stdout.startswith("store: 0 events")
+    refused = run("store", "verify", conf=conf)
+    text = (
+        f"mariner: error: {conf}: event_core.backend.path: store would be another one in each"
+        " directory: give --conf in place of MARINER_CONF, or an absolute path\n"
+    )
+    assert (refused.exit_code, refused.stderr) == (2, text)
+
+
+async def test_a_good_drill_is_good_though_the_gateway_cannot_be_told(tmp_path: Path) -> None:
+    for name in ("drill", "store"):
+        async with await rocksdb.create(tmp_path / name):
+            pass
+    conf = configure(tmp_path / "gateway.yaml")
+    arguments = ("store", "verify", str(tmp_path / "drill"), "--drill-of", str(conf))
+    async with await listen(tmp_path / "store" / SOCKET):  # knows nothing of drills
+        told = await asyncio.to_thread(run, *arguments)
+    assert told.exit_code == 0
+    assert "mariner: warning: the gateway is not told: " in told.stderr
