@@ -75,7 +75,7 @@ def verify(conf: Path, paths: tuple[Path, ...], drill_of: Path | None) -> None:
     Exit code 0: no findings; 1: findings, or it cannot be read; 2: wrong usage.
     """
     [path] = resolve(_STORE, conf, paths)
-    told = None if drill_of is None else store_of(drill_of)
+    drilled = None if drill_of is None else store_of(drill_of)
     listing = _Listing()
     with (
         store_errors(),
@@ -91,9 +91,9 @@ def verify(conf: Path, paths: tuple[Path, ...], drill_of: Path | None) -> None:
     )
     if listing.count:
         raise CommandError("", EXIT_FAILED)
-    if told is not None:
+    if drilled is not None:
         try:
-            control.tell(told, "drilled", str(path))
+            control.tell(drilled, "drilled", str(path))
         except EventerBridgeError as e:  # one of an older version, perhaps: the drill is a good one
             report(f"warning: the gateway is not told: {e}")
 

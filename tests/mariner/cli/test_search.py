@@ -73,6 +73,7 @@ async def test_the_same_as_one_query(
 ) -> None:
     connected, events = registered
     monkeypatch.setattr(limits, "SEARCH_S", search_s)  # spans become shorter, or longer
+    monkeypatch.setattr(limits, "SLOW_SEARCH", 0)
     monkeypatch.setattr(limits, "FIRST_SEARCH_SPAN_US", 0)
     for event_types in (None, [("a", "1")], [("none",)]):
         for t_from in (None, events[4].timestamp):
@@ -101,6 +102,18 @@ async def test_it_ends_when_there_are_enough(
     assert [getattr(i, "t_from", None) for i in of_payload] == [
         i.timestamp for i in reversed(events[36:])
     ]
+
+
+async def test_a_slow_link_makes_no_span_short(
+    registered: tuple[client.Client, list[Event]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connected, events = registered
+    monkeypatch.setattr(limits, "SEARCH_S", 0.0)  # every query is slow, but so is one for an event
+    monkeypatch.setattr(limits, "SLOW_SEARCH", 10_000)
+    recorder = Recorder(connected)
+    found, _ = await recorder.search(QueryTimeseriesParams(payload=WANTED))
+    assert found == [*reversed(events[::4])]
+    assert len(recorder.queries) < len(events)  # two for each event otherwise
 
 
 @pytest.mark.parametrize(
