@@ -195,6 +195,11 @@ class Database:
             for db in (self._db, *self._families.values()):
                 stack.callback(db.close)
 
+    @property
+    def all_handles(self) -> list[ColumnFamily]:
+        """What names all of its column families in a ``WriteBatch``, in their order."""
+        return [self._db.get_column_family_handle("default"), *self._handle_of.values()]
+
     def family(self, name: str) -> Rdict:
         """A column family, to be used inside :meth:`in_use`."""
         return self._db if name == "default" else self._families[name]

@@ -154,6 +154,22 @@ def ext_accept_loss(path: Path, server_id: int) -> None:
             directories.sync(path)
 
 
+def ext_cut_unsynced(path: Path) -> None:
+    """Cut off the damaged end of the log of a member of a group, which has it elsewhere."""
+    if not (path / "CURRENT").exists():
+        return
+    lock = database.lock_directory(path)
+    try:
+        with directories.os_errors(path, "cannot be written"):
+            while (loss := _find_loss(path)) is not None:
+                _set_aside(path, loss.log_number, loss.good_bytes)
+                log_tail.forget(path)
+                extra = {"path": str(path), "reason": str(loss)}
+                mlog.warning("what was not synced comes from the group's log again", extra=extra)
+    finally:
+        os.close(lock)
+
+
 def refuse_interrupted(path: Path) -> None:
     """Refuse a store for which accepting a loss was interrupted, by ``StoreLossError``."""
     if (path / ACCEPTING).exists():
