@@ -301,11 +301,6 @@ class TypeTrie:
             return
         node.own = event_type
 
-    def learn(self, type_id: TypeId, event_type: EventType) -> None:
-        """Add a type that the store has got, if it is not known."""
-        if type_id not in self.names:
-            self._add(type_id, event_type, None)
-
     def find(self, subscription: Subscription) -> Iterator[list[EventType]]:
         """Types that match, each once, in no particular order, in steps of some 0.1 ms.
 
