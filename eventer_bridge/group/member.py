@@ -224,11 +224,11 @@ class Member(Resource):
     async def _how_to_join(self) -> str:
         members = [i for i in await self._log.members() if i.name != self.name]
         if not members:
-            return "restore a backup of a member into an empty directory"
+            return "restore a backup of a member (`mariner restore --member`) in its place"
         best = max(members, key=lambda i: i.position)
         return (
             f"restore a backup of member {best.name!r}, which has come to position"
-            f" {best.position}, into an empty directory"
+            f" {best.position} (`mariner restore --member`), in its place"
         )
 
     async def _catch_up(self, up_to: int) -> int:

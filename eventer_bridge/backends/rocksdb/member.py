@@ -44,6 +44,7 @@ from eventer_bridge.backends.rocksdb.keys import SessionBlock, TypeId
 from eventer_bridge.backends.rocksdb.latest import Row
 from eventer_bridge.backends.rocksdb.opening import Opened, ext_call, ext_load, ext_open_member
 from eventer_bridge.backends.rocksdb.records import Operation, Place
+from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.errors import (
     OutcomeUnknownError,
     StorageError,
@@ -157,7 +158,7 @@ class MemberBackend(RocksDbBackend):
         super().__init__(opened, on_commit, rules, clock, key_retention)
         self._store.is_recorded = self.is_passive = True
         self.rules_when_active: Sequence[RetentionRule] = ()
-        self.group_row = _read_group(self)
+        self.group_row = read_group(self._store)
         self.pending: Pending | None = None
         self.on_applied: Callable[[Sequence[AppliedBlock]], Awaitable[None]]
         self._append_record: AppendCb | None = None
@@ -403,7 +404,7 @@ class MemberBackend(RocksDbBackend):
         opened = await asyncio.to_thread(ext_call, ext_load, self._store)
         self._adopt(opened)
         self._clock.go_on(opened.clock.encode())
-        self.group_row = _read_group(self)
+        self.group_row = read_group(self._store)
 
     async def _end_retention(self) -> None:
         retention, self._retention = self._retention, None
@@ -423,8 +424,8 @@ class MemberBackend(RocksDbBackend):
             raise outcome
 
 
-def _read_group(backend: MemberBackend) -> GroupRow | None:
-    store = backend._store
+def read_group(store: Store) -> GroupRow | None:
+    """The group of a store, and how far it has come; None: it belongs to none."""
     with store.in_use(), store.errors():
         found: bytes | None = store.family("default").get(keys.GROUP_KEY)
     if found is None:

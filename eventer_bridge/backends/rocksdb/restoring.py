@@ -93,6 +93,7 @@ def stage_history(store: Store, commit: Commit, server_ids: Iterable[int]) -> Re
     history_id = history.new_id()
     before = " ".join(store.histories()[-limits.MAX_HISTORY_SPANS :])
     commit.batch.put(keys.HISTORIES_KEY, before.encode())
+    commit.batch.delete(keys.GROUP_KEY)  # it is another one than the members have
     store.stage_history(commit, history_id)
     return Restored(history_id, servers)
 
