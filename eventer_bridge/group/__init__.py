@@ -1,1 +1,1 @@
-"""A group: servers with one commit log, of which one is active; no machine's death loses an event."""
+"""A group: servers with one commit log, one of them active; no machine's death loses an event."""
