@@ -79,11 +79,19 @@ class Record(NamedTuple):
 
 
 class MemberState(NamedTuple):
-    """A member as it told of itself: the position it has applied, and how many seconds ago."""
+    """A member as it told of itself.
+
+    Attributes:
+        name: of the member.
+        position: that it had applied.
+        seen_s: seconds since it told.
+        lag_s: age of the first record behind that position, in seconds; 0: there is none.
+    """
 
     name: str
     position: int
     seen_s: float
+    lag_s: float
 
 
 class CommitLog(Resource, abc.ABC):
@@ -98,7 +106,8 @@ class CommitLog(Resource, abc.ABC):
         """Claim the epoch after ``seen``, and return the row then.
 
         ``base`` is kept if it is the first claim. Parts of a record that was never finished are
-        removed. ``FencedError``: somebody claimed an epoch since ``seen`` was read.
+        removed. ``FencedError``: somebody claimed an epoch since ``seen`` was read, or the active
+        member has shown that it is alive.
         """
 
     @abc.abstractmethod
