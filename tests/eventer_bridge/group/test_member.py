@@ -93,14 +93,16 @@ async def test_a_silent_member_is_replaced_and_writes_nothing_more(pair: Site) -
     goes_on = a.log.beat, a.log.append
     a.log.beat = a.log.append = hang  # type: ignore[assignment, method-assign]
     late = a.submit()
-    began_s = time.monotonic()
-    await until(lambda: b.is_operational)
-    assert TAKEOVER_S <= time.monotonic() - began_s < 4 * TAKEOVER_S
-    [after] = await b.register()
-    a.log.beat, a.log.append = goes_on  # type: ignore[method-assign]
-    with pytest.raises(FencedError, match=f"epoch {epoch}"):
-        await a.log.append(epoch, a.backend.position + 1, [b"late"])
-    hung.set_exception(FencedError("it comes too late"))
+    try:
+        began_s = time.monotonic()
+        await until(lambda: b.is_operational)
+        assert TAKEOVER_S <= time.monotonic() - began_s < 4 * TAKEOVER_S
+        [after] = await b.register()
+        a.log.beat, a.log.append = goes_on  # type: ignore[method-assign]
+        with pytest.raises(FencedError, match="b has claimed epoch 2 since"):
+            await a.log.append(epoch, a.backend.position + 1, [b"late"])
+    finally:
+        hung.set_exception(FencedError("it comes too late"))
     await until(lambda: not a.member.is_active)
     assert isinstance(late.committed.exception(), StorageError)
     await until(lambda: a.backend.position == b.backend.position)
