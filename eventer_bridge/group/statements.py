@@ -193,7 +193,8 @@ FROM (
         ) oldest WHERE at < clock_timestamp() - make_interval(secs => $2))
     ) AS up_to
 ) t
-WHERE g.name = $1 AND least(g.acknowledged, t.up_to) > g.trimmed RETURNING {STANDBYS}
+WHERE g.name = $1 AND g.acknowledged > g.trimmed AND t.up_to > g.trimmed  -- not so if it is null
+RETURNING {STANDBYS}
 """
 
 REMOVE_TRIMMED: Final = f"""
