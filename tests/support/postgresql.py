@@ -170,6 +170,10 @@ class Node:
         self.follow(primary)
         self.start()
 
+    def dsn(self, user: str = OWNER) -> str:
+        """A URI that leads to it alone."""
+        return f"postgresql://{user}@127.0.0.1:{self.port}/postgres"
+
     def log(self) -> str:
         """What it has written."""
         path = self._cluster.folder / f"{self.name}.log"

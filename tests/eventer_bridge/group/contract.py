@@ -72,7 +72,7 @@ class CommitLogContract(abc.ABC):
 
     async def test_a_group_that_was_never_made(self) -> None:
         async with self.open("nobody's") as log:
-            with pytest.raises(LogError, match="has no group nobody's: .* `mariner group init`"):
+            with pytest.raises(LogError, match=r"has no group nobody's: .* `mariner group init`"):
                 await log.state()
 
     async def test_groups_know_nothing_of_each_other(self, log: CommitLog) -> None:
