@@ -30,6 +30,10 @@ class CursorRows:
         self._changed.update(rows)
         self._is_changed.set()
 
+    def forget(self) -> None:
+        """Do not write what was not written yet."""
+        self._changed = {}
+
     def find(self, prefix: bytes) -> dict[bytes, bytes]:
         """Rows whose keys begin with ``prefix``, in their order."""
         rows: dict[bytes, bytes | None] = {**self._backend.reader_rows(prefix)}

@@ -342,14 +342,30 @@ class Engine(ReplicaCore):
     async def _close(self) -> None:
         await self.stop(is_last=True)
         self._failure_handle.cancel()
-        if not self._backend.is_open:
+        if not self._backend.is_open or self._backend.is_passive:
             return
         try:
-            if self.cursors is not None:
-                await self.cursors.rows.flush()
-            await self._session_ids.release()
+            await self.settle()
         except EventerBridgeError as e:
             mlog.error("engine could not flush", extra={"reason": str(e)})
+
+    async def settle(self) -> None:
+        """Have everything in the store that is not yet, and give back unused ids; when stopped."""
+        if self.cursors is not None:
+            await self.cursors.rows.flush()
+        await self._session_ids.release()
+
+    def take_over(self) -> None:
+        """Before :meth:`start`: go on from what another member of the group stored."""
+        self._session_ids.renew()
+        self._note_stored()
+        if self.cursors is not None:
+            self.cursors.load()
+
+    def give_up(self) -> None:
+        """After :meth:`stop`: another member of the group goes on, which has the cursors."""
+        if self.cursors is not None:
+            self.cursors.give_up()
 
     async def _publish_periodically(self) -> None:
         while True:

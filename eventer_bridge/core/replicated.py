@@ -17,6 +17,7 @@ from eventer_bridge import limits
 from eventer_bridge.backends import history
 from eventer_bridge.backends.base import HighWaterMark, failed
 from eventer_bridge.backends.request_keys import RequestKey
+from eventer_bridge.backends.rocksdb.member import AppliedBlock
 from eventer_bridge.core import group_events
 from eventer_bridge.core.session import REMOTE_SOURCE, is_large, payload_bytes, resolve
 from eventer_bridge.core.session_core import SessionCore
@@ -96,6 +97,36 @@ class ReplicaCore(SessionCore):
         self._add_pending(len(events), n_bytes)
         self._track([batch], commit)
         return commit
+
+    async def note_applied(self, blocks: Sequence[AppliedBlock]) -> None:
+        """Notify observers of what another member of the group registered; it is stored here.
+
+        Returns when they are, so that there is never much to be notified.
+        """
+        done: asyncio.Future[None] = self._loop.create_future()
+        self._notifying.add(partial(self._notify_applied, blocks, done))
+        await done
+
+    def _notify_applied(
+        self, blocks: Sequence[AppliedBlock], done: asyncio.Future[None]
+    ) -> Steps[None]:
+        try:
+            for block in blocks:
+                self._persisted[block.server] = block.last_session
+                if not any(self._hearing.values()):
+                    continue
+                for events in (yield from block.sessions()):
+                    batch = yield from stored_in_steps(events, self.types)
+                    batch.source, batch.committed = REMOTE_SOURCE, self._loop.create_future()
+                    batch.committed.set_result(None)
+                    batch.is_large = batch.is_stepwise = is_large(len(batch), batch.payload_bytes)
+                    for persisted in False, True:
+                        yield from self._notify_in_turn(batch, persisted=persisted)
+        except Exception as e:
+            self._on_unnotified(e, persisted=True)
+        finally:
+            if not done.done():
+                done.set_result(None)
 
     def note_missing(self, last: EventId) -> None:
         """Note that events of a server up to this one will never come.

@@ -116,11 +116,16 @@ class SessionCore(EventCore):
         self._own_ended = asyncio.Event()  # set while there are none of them
         self._own_ended.set()
         self._uncommitted: dict[asyncio.Future[None], _Uncommitted] = {}
-        self._persisted = {i: backend.last_session(i).session for i in backend.servers()}
+        self._persisted: dict[int, int] = {}
+        self._note_stored()
         self._unnotified: set[Batch] = set()  # of those whose outcome is not known
         self._handing_over = WorkQueue()
         self._last_replicated: dict[int, asyncio.Future[None]] = {}  # by server
         self._keyed = KeyedRequests(backend, self._register)
+
+    def _note_stored(self) -> None:
+        backend = self._backend
+        self._persisted = {i: backend.last_session(i).session for i in backend.servers()}
 
     @property
     @override

@@ -1,1 +1,4 @@
-"""A group: servers with one commit log, one of them active; no machine's death loses an event."""
+"""A group: servers with one commit log, of which one is active (``member``).
+
+The death of any one machine, of a server or of the log, loses nothing that was acknowledged.
+"""

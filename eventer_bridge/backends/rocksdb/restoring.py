@@ -93,6 +93,7 @@ def stage_history(store: Store, commit: Commit, server_ids: Iterable[int]) -> Re
     history_id = history.new_id()
     before = " ".join(store.histories()[-limits.MAX_HISTORY_SPANS :])
     commit.batch.put(keys.HISTORIES_KEY, before.encode())
+    commit.batch.delete(keys.GROUP_KEY)  # it is another one than the members have
     store.stage_history(commit, history_id)
     return Restored(history_id, servers)
 
@@ -152,6 +153,22 @@ def ext_accept_loss(path: Path, server_id: int) -> None:
         with directories.os_errors(path, "cannot be written"):
             accepting.unlink()
             directories.sync(path)
+
+
+def ext_cut_unsynced(path: Path) -> None:
+    """Cut off the damaged end of the log of a member of a group, which has it elsewhere."""
+    if not (path / "CURRENT").exists():
+        return
+    lock = database.lock_directory(path)
+    try:
+        with directories.os_errors(path, "cannot be written"):
+            while (loss := _find_loss(path)) is not None:
+                _set_aside(path, loss.log_number, loss.good_bytes)
+                log_tail.forget(path)
+                extra = {"path": str(path), "reason": str(loss)}
+                mlog.warning("what was not synced comes from the group's log again", extra=extra)
+    finally:
+        os.close(lock)
 
 
 def refuse_interrupted(path: Path) -> None:
