@@ -68,6 +68,9 @@ them: Kubernetes itself takes up to a minute."""
 CURSORS_TIMEOUT_S: Final = 60.0
 """Time for a gateway to answer ``mariner cursors``; how far 1,000 are behind takes seconds."""
 
+GROUP_TIMEOUT_S: Final = 10.0
+"""For the log of a group to answer a command; its servers may be at the other end of a country."""
+
 STATUS_TIMEOUT_S: Final = 20.0
 """Time for a gateway to answer ``mariner status``, which may wait for its disk."""
 

@@ -17,6 +17,15 @@ _SCHEMES: Final = ("postgresql", "postgres")
 _HOST: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:\[\]/?#]+)(:[0-9]{1,5})?")
 
 
+def require_driver() -> None:
+    """``ConfigurationError``: the extra is not installed."""
+    try:
+        import asyncpg  # noqa: F401, PLC0415
+    except ImportError as e:
+        text = "needs the extra `group` (pip install 'mariner-gateway[group]')"
+        raise ConfigurationError(f"event_core.group: {text}") from e
+
+
 class PostgresqlConfig(msgspec.Struct, frozen=True, tag_field="type", tag="postgresql"):
     """A log in PostgreSQL.
 
@@ -35,6 +44,18 @@ class PostgresqlConfig(msgspec.Struct, frozen=True, tag_field="type", tag="postg
     def place(self) -> str:
         """Hosts, ports and database, as ``db1:5432,db2:5432/mariner``; nothing secret."""
         return f"{self._hosts}/{self._database}"
+
+    @property
+    def has_password(self) -> bool:
+        """Whether the URI has the password itself."""
+        parts = urlsplit(self.dsn)
+        return parts.password is not None or "password" in dict(parse_qsl(parts.query))
+
+    @property
+    def user(self) -> str | None:
+        """The role that the URI names."""
+        name = urlsplit(self.dsn).username
+        return None if name is None else unquote(name)
 
     def servers(self) -> dict[str, str]:
         """For the place of each host, the URI that leads to it alone."""
@@ -57,7 +78,7 @@ class PostgresqlConfig(msgspec.Struct, frozen=True, tag_field="type", tag="postg
         """
         if self.password_file is None:
             return None
-        place = f"password_file: {self.password_file}"
+        place = self.password_file
         try:
             text = read_regular(self.password_file, limits.MAX_PASSWORD_BYTES).decode()
         except OSError as e:
@@ -79,11 +100,10 @@ class PostgresqlConfig(msgspec.Struct, frozen=True, tag_field="type", tag="postg
             return expected
         if parts.scheme not in _SCHEMES or not self._hosts or not self._database:
             return expected
-        if parts.netloc.count("@") > 1 or parts.fragment:
-            return "expected @ and # in a password to be written as %40 and %23"
-        for host in self._hosts.split(","):
-            if not _HOST.fullmatch(host):
-                return f"{host!r}: expected a host, or host:port"
+        if parts.netloc.count("@") > 1 or "@" in parts.path or parts.fragment:
+            return "expected @, / and # in a password to be written as %40, %2F and %23"
+        if not all(map(_HOST.fullmatch, self._hosts.split(","))):
+            return "expected each host as host or host:port"
         return None
 
     @property

@@ -20,7 +20,7 @@ from eventer_bridge.group import limits, statements
 from eventer_bridge.group.connection import PostgresqlConnection
 from eventer_bridge.group.dsn import PostgresqlConfig
 from eventer_bridge.group.log import CommitLog, FencedError, LogError, LogState, MemberState, Record
-from eventer_bridge.group.primary import Connector
+from eventer_bridge.group.primary import PostgresqlConnector
 from eventer_bridge.resources import call_on_cancel
 
 
@@ -41,7 +41,7 @@ class PostgresqlLog(CommitLog):
     ) -> None:
         self._name = name
         self._attempt = -1
-        connector = Connector(config, timeout_s, unreplicated=unreplicated)
+        connector = PostgresqlConnector(config, timeout_s, unreplicated=unreplicated)
         self._writer = PostgresqlConnection(connector, timeout_s)
         self._reader = PostgresqlConnection(connector, timeout_s)
         self.async_group.spawn(call_on_cancel, self._disconnect)
@@ -143,16 +143,17 @@ class PostgresqlLog(CommitLog):
         return n_removed
 
     async def _row(self) -> asyncpg.Record:
-        missing = f"PostgreSQL at {self._reader.place} has no group {self._name}: make it with"
-        missing += " `mariner group init`"
+        cause = None
         try:
             rows = await self._reader.fetch(statements.STATE, self._name)
         except LogError as e:
-            if isinstance(e.__cause__, asyncpg.UndefinedTableError):
-                raise LogError(missing) from e
-            raise
+            if not isinstance(e.__cause__, asyncpg.UndefinedTableError):
+                raise
+            rows, cause = (), e
         if not rows:
-            raise LogError(missing)
+            where = f"PostgreSQL at {self._reader.place}"
+            text = f"{where} has no group {self._name}: make it with `mariner group init`"
+            raise LogError(text) from cause
         return rows[0]
 
     async def _refusal(self, epoch: int, position: int | None = None) -> LogError:
@@ -179,16 +180,21 @@ async def create_group(
     config: PostgresqlConfig, name: str, server_id: int, timeout_s: float, *, unreplicated: bool
 ) -> str:
     """Make a group, and the tables if there are none; its id. ``LogError``: it exists already."""
-    connector = Connector(config, timeout_s, unreplicated=unreplicated)
+    connector = PostgresqlConnector(config, timeout_s, unreplicated=unreplicated)
     connection = PostgresqlConnection(connector, timeout_s)
     try:
         [(has_tables,)] = await connection.fetch(statements.HAS_TABLES)
         if not has_tables:
-            for statement in statements.TABLES.split(";\n"):
+            for statement in statements.TABLES:
                 await connection.fetch(statement)
         group_id = secrets.token_hex(16)
         if not await connection.change(statements.CREATE, name, group_id, server_id):
             raise LogError(f"PostgreSQL at {connection.place} has a group {name} already")
         return group_id
+    except LogError as e:
+        if isinstance(e.__cause__, asyncpg.InsufficientPrivilegeError):
+            advice = "an administrator can run what `mariner group init --print-sql` prints"
+            raise LogError(f"{e}: {advice}") from e
+        raise
     finally:
         connection.close()

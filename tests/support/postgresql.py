@@ -57,6 +57,13 @@ def _as_user() -> Mapping[str, Any]:
     return {"user": "nobody", "group": "nogroup", "extra_groups": []}
 
 
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE  # init may take its time
+    except psutil.NoSuchProcess:
+        return False
+
+
 class Node:
     """A server of a cluster.
 
@@ -79,7 +86,6 @@ class Node:
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
-        assert not self.is_running
         with (self._cluster.folder / f"{self.name}.log").open("ab") as log:
             self._process = self._cluster.popen("postgres", "-D", str(self._data), output=log)
         deadline_s = time.monotonic() + START_TIMEOUT_S
@@ -102,9 +108,10 @@ class Node:
         for process in processes:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
-        psutil.wait_procs(processes, STOP_TIMEOUT_S)
         if self._process is not None:
             self._process.wait(STOP_TIMEOUT_S)
+        while any(map(_is_alive, processes)):  # they hold its memory
+            time.sleep(0.002)
 
     def pause(self) -> None:
         """Stop all of its processes where they are."""
@@ -139,6 +146,14 @@ class Node:
         if self.is_running:
             self.sql("SELECT pg_reload_conf()")
 
+    def let_in(self, *rules: str) -> None:
+        """Put rules before those of ``pg_hba.conf``, or none."""
+        path = self._data / "pg_hba.conf"
+        mark = "# as it was made\n"
+        own = path.read_text().rpartition(mark)[2]
+        path.write_text("".join(f"{i}\n" for i in rules) + mark + own)
+        self.sql("SELECT pg_reload_conf()")
+
     def follow(self, primary: "Node") -> None:
         """Be a standby of another server."""
         conninfo = f"host=127.0.0.1 port={primary.port} user={OWNER} application_name={self.name}"
@@ -161,6 +176,10 @@ class Node:
         self.configure(port=str(self.port))
         self.follow(primary)
         self.start()
+
+    def dsn(self, user: str = OWNER) -> str:
+        """A URI that leads to it alone."""
+        return f"postgresql://{user}@127.0.0.1:{self.port}/postgres"
 
     def log(self) -> str:
         """What it has written."""
