@@ -61,24 +61,24 @@ class Written:
     """What the first one registered, and where it is.
 
     Attributes:
-        answers: of each request.
+        events: their payloads are their numbers.
     """
 
     def __init__(self, path: Path) -> None:
-        self.answers: list[list[Event]] = []
+        self.events: list[Event] = []
         self.store = path / "1" / "events"
         self.backup = path / "backup"
 
     async def write(self, connection: client.Client, n_events: int) -> None:
         """Register more, so that there are so many."""
-        for i in range(len(self.answers), n_events):
-            self.answers.append([*await connection.register([of(i)])])
+        for i in range(len(self.events), n_events):
+            self.events += await connection.register([of(i)])
 
     async def check(self, connection: client.Client) -> None:
         """Check that all is there, and that ids go on."""
         (new,) = await connection.register([of("new")])
-        assert new.id.session > max(answer[-1].id.session for answer in self.answers)
-        assert await stored(connection) == [*(i for answer in self.answers for i in answer), new]
+        assert new.id.session > self.events[-1].id.session
+        assert await stored(connection) == [*self.events, new]
 
 
 @contextlib.asynccontextmanager
@@ -176,7 +176,7 @@ async def test_one_that_lost_nothing_needs_no_answer(tmp_path: Path) -> None:
         for server_id in (1, 2, 1):  # also one that was never active alone
             gateway = await start(server_id)
             async with client_of(gateway, Status.OPERATIONAL) as connection:
-                assert await stored(connection) == [i for answer in done.answers for i in answer]
+                assert await stored(connection) == done.events
             await kill(gateway)
 
 
@@ -187,7 +187,7 @@ async def test_its_operator_may_have_it_go_on(tmp_path: Path) -> None:
         first = await start(1, how={"arguments": ["--accept-loss"]})
         async with client_of(first, Status.OPERATIONAL) as at_first:
             (new,) = await at_first.register([of(0)])
-            assert new.id.session > done.answers[-1][-1].id.session + 10**9
+            assert new.id.session > done.events[-1].id.session + 10**9
         await kill(first)
         first = await start(1)  # once was enough
         async with client_of(first, Status.OPERATIONAL) as at_first:
