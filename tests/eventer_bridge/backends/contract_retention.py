@@ -241,6 +241,9 @@ class RetentionContract:
             assert (await missing(EVERYTHING, before.n_deletions)).deleted == writer.events[10].id
             # before what was told, but it was not deleted then
             assert (await missing(only_b, before.n_deletions)).deleted == writer.events[3].id
+            # whole sessions
+            assert backend.may_be_deleted(writer.events[3].id)
+            assert not backend.may_be_deleted(writer.events[4].id)
 
     async def test_what_never_came_is_missing(self, open_backend: Open) -> None:
         async with open_backend(clock=TestClock()) as backend:
