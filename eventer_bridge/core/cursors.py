@@ -154,6 +154,7 @@ class Cursors:
     def load(self) -> None:
         """Read them from the store."""
         backend = self._backend
+        self._cursors, self._deleted = {}, {}
         for key, value in backend.reader_rows(CURSOR_PREFIX).items():
             try:
                 client, name, row = decode_cursor(key, value)
