@@ -350,9 +350,9 @@ class MemberBackend(RocksDbBackend):
         task: asyncio.Task[None],
     ) -> None:
         sent, self._sent = self._sent, None
+        error = task.exception()
         if not self._groups or self._groups[0] is not group:
             return  # it was given up meanwhile, and is pending
-        error = task.exception()
         if error is None:
             self._ending.add(partial(self._end_sent, group, parts, row, sent))
             return
