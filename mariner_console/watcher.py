@@ -2,15 +2,15 @@
 
 Its connection is read all the time, whatever the browsers do: the console is never a slow client.
 The same holds for a :class:`Tail`, which has a connection of its own. What arrives too fast to be
-looked at is counted and forgotten.
+looked at is counted and forgotten. A query has a connection that no other query waits for.
 """
 
 import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
@@ -33,7 +33,7 @@ from eventer_bridge.model import (
 from eventer_bridge.net import connecting
 from eventer_bridge.net import limits as net_limits
 from eventer_bridge.net.connecting import keep_trying
-from eventer_bridge.resources import Resource, Tasks, uncancellable
+from eventer_bridge.resources import Resource, Tasks, call_on_cancel, uncancellable
 from mariner import client
 from mariner.errors import ConnectionLostError, MarinerError
 from mariner.gateway import connection_requests, cursor_requests, status
@@ -116,6 +116,8 @@ class Watcher(Resource):
         if config.tls is not None:
             self._context = tls.client_context(config.tls.ca, config.tls.cert, config.tls.key)
         self._connection: client.Client | None = None
+        self._free: client.Client | None = None  # for the next query
+        self._querying = asyncio.Semaphore(limits.MAX_QUERIES)
         self._lost_by_alarms = False  # when they were asked for the last time
         self._status = RecentAnswer(self._ask_status, status.with_rates)
         self._connections = RecentAnswer(self._ask_connections, connection_requests.with_rates)
@@ -123,6 +125,7 @@ class Watcher(Resource):
         if config.metrics is not None:
             self.async_group.spawn(self._keep_scraping, config.metrics)
         self.async_group.spawn(self._keep_asking_why)
+        self.async_group.spawn(call_on_cancel, self._close_free)
 
     async def query(self, params: QueryParams, limit: int) -> tuple[list[Event], bool]:
         """Some events, up to ``limits.MAX_QUERY_BYTES`` of payloads, and whether there are more.
@@ -133,7 +136,8 @@ class Watcher(Resource):
         size_bytes = 0
         async with (
             asyncio.timeout(limits.QUERY_TIMEOUT_S),
-            aclosing(self._connected().query_all(params, limit=limit + 1)) as events,  # type: ignore[type-var]  # an async generator
+            self._free_connection() as connection,
+            aclosing(connection.query_all(params, limit=limit + 1)) as events,  # type: ignore[type-var]  # an async generator
         ):
             async for event in events:
                 size_bytes += _size_bytes(event)
@@ -146,7 +150,8 @@ class Watcher(Resource):
         """The last events of types, until the caller has enough; raises as :meth:`query`."""
         async with (
             asyncio.timeout(limits.QUERY_TIMEOUT_S),
-            aclosing(self._connected().query_all(params)) as events,  # type: ignore[type-var]  # an async generator
+            self._free_connection() as connection,
+            aclosing(connection.query_all(params)) as events,  # type: ignore[type-var]  # an async generator
         ):
             async for event in events:
                 yield event
@@ -232,6 +237,31 @@ class Watcher(Resource):
         if self._connection is None or reason is not None:
             raise ConnectError(f"{self.config.name}: {reason or 'not connected'}")
         return self._connection
+
+    @asynccontextmanager
+    async def _free_connection(self) -> AsyncIterator[client.Client]:
+        """A connection for a query: a gateway answers one query of a connection after the other.
+
+        The last one is kept. Raises MarinerError if there is none.
+        """
+        self._connected()
+        async with self._querying:
+            connection, self._free = self._free, None
+            if connection is None or not connection.is_open:
+                connection = await self._open([])
+            is_kept = False
+            try:
+                yield connection
+                is_kept = self.is_open and self._free is None
+            finally:  # one that is still busy with an answer is of no use
+                if is_kept:
+                    self._free = connection
+                else:
+                    await uncancellable(connection.async_close())
+
+    async def _close_free(self) -> None:
+        if self._free is not None:
+            await self._free.async_close()
 
     # --- the connection -----------------------------------------------------------------
 
