@@ -21,7 +21,7 @@ import aiohttp
 from eventer_bridge import tls
 from eventer_bridge.control.client import Addressee
 from eventer_bridge.core import tokens
-from eventer_bridge.errors import ConnectError, ControlError
+from eventer_bridge.errors import ClosedError, ConnectError, ControlError, ProtocolError
 from eventer_bridge.model import (
     Event,
     EventType,
@@ -35,7 +35,7 @@ from eventer_bridge.net import limits as net_limits
 from eventer_bridge.net.connecting import keep_trying
 from eventer_bridge.resources import Resource, Tasks, call_on_cancel, uncancellable
 from mariner import client
-from mariner.errors import ConnectionLostError, MarinerError
+from mariner.errors import BusyError, ConnectionLostError, MarinerError
 from mariner.gateway import connection_requests, cursor_requests, status
 from mariner.gateway.connection_requests import ConnectionRequest, ConnectionsAnswer
 from mariner.gateway.cursor_requests import CursorAnswer, CursorRequest
@@ -45,6 +45,10 @@ from mariner_console.asking import RecentAnswer
 from mariner_console.config import WatchedGateway
 
 mlog = logging.getLogger(__name__)
+
+_PASSING: Final = (ConnectError, BusyError, ClosedError, ProtocolError)
+"""Why there is no connection, which may pass. A client that is declined stays so until an operator
+does something."""
 
 RequestT = TypeVar("RequestT")
 AnswerT = TypeVar("AnswerT")
@@ -82,6 +86,7 @@ class Tail(Resource):
 
     It goes on over another connection when one is lost. ``lost_s`` is when that was, in seconds
     since 1970, and ``back_s`` when there was another one; None: not yet, or none was lost.
+    ``refusal`` is why there will be none; None: there may be.
     """
 
     def __init__(
@@ -90,6 +95,7 @@ class Tail(Resource):
         self.kept = Kept()
         self.lost_s: float | None = None
         self.back_s: float | None = None
+        self.refusal: str | None = None
         self._connect = connect
         self.async_group.spawn(self._run, connection)
 
@@ -101,7 +107,11 @@ class Tail(Resource):
             finally:
                 await uncancellable(connection.async_close())
             self.lost_s, self.back_s = time.time(), None
-            connection = await self._connect()
+            try:
+                connection = await self._connect()
+            except MarinerError as e:
+                self.refusal = str(e)
+                return
             self.back_s = time.time()
 
 
@@ -212,7 +222,7 @@ class Watcher(Resource):
             extra = {"gateway": self.config.name}
             await asyncio.sleep(net_limits.RECONNECT_MIN_S)
             attempt = partial(self._open, patterns)
-            return await keep_trying(attempt, MarinerError, mlog, "a tail is not followed", extra)
+            return await keep_trying(attempt, _PASSING, mlog, "a tail is not followed", extra)
 
         return Tail(await self._open(patterns), again)
 
