@@ -14,7 +14,8 @@ import zipfile
 from pathlib import Path
 
 from tests.support.peer import RawPeer, event, register_req
-from tests.support.wheel import build_wheel
+from tests.support.wheel import build, copy_source
+from tests.test_build import can_compile, check_wheel, made_in, warnings
 
 CONF = """\
 name: wheel
@@ -65,8 +66,13 @@ async def serve_and_ask(python: Path, environment: dict[str, str], folder: Path)
 
 
 def test_the_wheel_works_by_itself(tmp_path: Path) -> None:
-    wheel = build_wheel(tmp_path)
+    source = copy_source(tmp_path / "source")
+    wheel, output = build(source, "wheel")
     check_content(wheel)
+    is_compiled = can_compile()
+    assert bool(warnings(output)) is not is_compiled
+    check_wheel(wheel, is_compiled=is_compiled)
+    assert made_in(source) == set()
     home = tmp_path / "venv"
     venv.create(home, with_pip=False)
     python = home / "bin" / "python"
