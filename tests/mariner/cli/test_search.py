@@ -164,7 +164,7 @@ async def test_source_timestamps_within_bounds(
 ) -> None:
     connected, _ = registered
     monkeypatch.setattr(limits, "FIRST_SEARCH_SPAN_US", 0)
-    bounds = {"source_t_from": Timestamp(0, 2), "source_t_to": Timestamp(0, 8)}
+    bounds: dict[str, Any] = {"source_t_from": Timestamp(0, 2), "source_t_to": Timestamp(0, 8)}
     for names in (["source_t_from"], ["source_t_to"], [*bounds]):
         params = QueryTimeseriesParams(
             **{i: bounds[i] for i in names}, order_by=OrderBy.SOURCE_TIMESTAMP, payload=WANTED
