@@ -24,9 +24,9 @@ from tests.support.gateway import Gateway, gateway
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), needs_browser]
 
 
-N_IDLE: Final = 4
-"""Connections to the gateway while no page follows it: the application's, the console's to each of
-the two names that it has for the gateway, and one for the next query."""
+N_IDLE: Final = 5
+"""Connections to the gateway while no page follows it: the application's, and the console's to each
+of the two names that it has for the gateway: its own, and one for the next query."""
 
 
 class Running(NamedTuple):
@@ -240,7 +240,9 @@ async def test_the_tail_is_paused_and_filtered(running: Running) -> None:
 
 async def test_one_tail_is_followed_however_often_it_is_asked_for(running: Running) -> None:
     async with logged_in(running.browser, running.console.url) as seen:
-        await seen.open("Types")  # a query
+        for name in ("second", "gateway"):
+            await seen.page.goto(f"{running.console.url}?gateway={name}&view=Query&types=none")
+            await seen.until("0 events")
         await until_connections(running, N_IDLE)  # until the pages of other tests are gone
         await seen.open("Tail")
         await seen.page.get_by_label("Types").last.fill("none/*")
