@@ -78,7 +78,9 @@ class PostgresqlConnection:
         if self._is_closed:
             raise self._error("closed")
         if self._primary is not None and not self._primary.connection.is_closed():
-            return self._primary
+            if self._primary.timeline == self._connector.timeline:
+                return self._primary
+            self._disconnect()  # another connection found a later primary
         self._primary = None
         self._connecting = asyncio.create_task(self._connector.connect(deadline_s))
         try:
