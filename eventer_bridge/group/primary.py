@@ -101,7 +101,7 @@ class PostgresqlConnector:
                     primary.connection.terminate()
         if best is None:
             raise error_at(reasons)
-        self.timeline = best.timeline
+        self.timeline = max(self.timeline, best.timeline)
         return best
 
     def problem_of(self, row: asyncpg.Record) -> str | None:
