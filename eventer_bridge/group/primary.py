@@ -55,13 +55,16 @@ class PostgresqlConnector:
         config: the servers.
         timeout_s: most seconds that a statement takes, with connecting.
         unreplicated: whether commits may be lost with the primary.
+
+    Attributes:
+        timeline: the highest one that it has seen.
     """
 
     def __init__(self, config: PostgresqlConfig, timeout_s: float, *, unreplicated: bool) -> None:
         self.config = config
         self._timeout_s = timeout_s
         self._unreplicated = unreplicated
-        self._timeline = 0  # the highest one ever seen
+        self.timeline = 0
 
     async def connect(self, deadline_s: float) -> Primary:
         """A new connection; ``LogError``: none by then, with the reason of each host."""
@@ -98,7 +101,7 @@ class PostgresqlConnector:
                     primary.connection.terminate()
         if best is None:
             raise error_at(reasons)
-        self._timeline = best.timeline
+        self.timeline = max(self.timeline, best.timeline)
         return best
 
     def problem_of(self, row: asyncpg.Record) -> str | None:
@@ -129,7 +132,7 @@ class PostgresqlConnector:
             timeline = 0
             if len(self.config.servers()) > 1:
                 timeline = int(await connection.fetchval(TIMELINE), 16)
-            if timeline < self._timeline:
+            if timeline < self.timeline:
                 raise _RefusedError("another server has taken over from it")
             return Primary(connection, place, timeline)
         except BaseException:
