@@ -10,7 +10,7 @@ import asyncio
 import random
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -54,17 +54,29 @@ async def run(directory: Path, rounds: int, chance: random.Random, progress: Pro
         ViolationError: something acknowledged was lost, or whatever else must not happen.
     """
     rig = Rig(chance)
+    plan = [_faults(chance) for _ in range(rounds)]
     with cluster() as servers:
         for begin in range(0, rounds, ROUNDS):
-            its = range(begin, min(begin + ROUNDS, rounds))
+            its = dict(enumerate(plan[begin : begin + ROUNDS], begin + 1))
             here = directory / f"group {begin}"
             await _rounds(here, servers, rig, its, lambda n: progress(n, rounds))
             shutil.rmtree(here)
     return f"{rounds} rounds{rig.summary()}"
 
 
+def _faults(chance: random.Random) -> list[Fault]:
+    """What fails in a round."""
+    kinds = (OF_GATEWAYS,), (OF_DATABASE,), (OF_GATEWAYS, OF_DATABASE)
+    [of] = chance.choices(kinds, (4, 3, 3))
+    return [chance.choices([*i], [*i.values()])[0] for i in of]
+
+
 async def _rounds(
-    directory: Path, servers: Cluster, rig: Rig, rounds: range, on_done: Callable[[int], None]
+    directory: Path,
+    servers: Cluster,
+    rig: Rig,
+    rounds: Mapping[int, Sequence[Fault]],
+    on_done: Callable[[int], None],
 ) -> None:
     """Rounds of one group."""
     async with (
@@ -72,26 +84,23 @@ async def _rounds(
         traffic(rig.site, rig.chance) as rig.traffic,
     ):
         n_rows = 0
-        for n in rounds:
+        for n, faults in rounds.items():
             rig.traffic.resume()
             try:
-                await _fail(rig)
-                n_rows = await _check(rig, is_last=n == rounds[-1])
+                await _fail(rig, faults)
+                n_rows = await _check(rig, is_last=n == max(rounds))
             except (TimeoutError, ViolationError) as e:
-                raise ViolationError(f"round {n + 1}, {rig.now}: {e!r}") from e
-            on_done(n + 1)
+                raise ViolationError(f"round {n}, {rig.now}: {e!r}") from e
+            on_done(n)
         rig.add(rig.traffic, n_rows)
 
 
-async def _fail(rig: Rig) -> None:
+async def _fail(rig: Rig, faults: Sequence[Fault]) -> None:
     ledger = rig.traffic.ledger
     target = len(ledger.acknowledged) + MIN_EVENTS
     while len(ledger.acknowledged) < target:
         await rig.traffic.acknowledged(time.monotonic())
     await rig.pause(MAX_WORK_S)
-    kinds = (OF_GATEWAYS,), (OF_DATABASE,), (OF_GATEWAYS, OF_DATABASE)
-    [of] = rig.chance.choices(kinds, (4, 3, 3))
-    faults = [rig.chance.choices([*i], [*i.values()])[0] for i in of]
     rig.begin(faults)
     async with asyncio.TaskGroup() as tasks:
         for fault in faults:
