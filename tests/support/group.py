@@ -3,9 +3,9 @@
 import asyncio
 import contextlib
 import itertools
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from eventer_bridge.backends.request_keys import RequestKey
 from eventer_bridge.backends.rocksdb.compare import ext_compare
@@ -20,6 +20,7 @@ from eventer_bridge.group.postgresql import PostgresqlLog, create_group
 from eventer_bridge.model import EventId, JsonPayload, RegisterEvent, SourceType, Status
 from eventer_bridge.packed import Batch, batch_of
 from tests.support.postgresql import Cluster
+from tests.support.waiting import until
 
 TAKEOVER_S: Final = 1.0
 SERVER_ID: Final = 1
@@ -148,10 +149,3 @@ async def site(cluster: Cluster, path: Path, *names: str) -> AsyncIterator[Site]
     finally:
         for name in [*made.servers]:
             await made.stop(name)
-
-
-async def until(condition: Callable[[], Any], timeout_s: float = 20.0) -> None:
-    """Wait for a state."""
-    async with asyncio.timeout(timeout_s):
-        while not condition():
-            await asyncio.sleep(0.005)
