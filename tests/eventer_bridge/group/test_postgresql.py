@@ -116,7 +116,8 @@ class TestPostgresqlLog(CommitLogContract):
                 await _waiting(owner)
                 await asyncio.sleep(limits.SLOW_COMMIT_S)
                 # as a cluster manager does that would rather lose what it has than wait
-                await asyncio.to_thread(self.servers.replicate, "")
+                configure = partial(self.servers.primary.configure, synchronous_standby_names="")
+                await asyncio.to_thread(configure)
                 text = "synchronous_standby_names is empty"
                 with pytest.raises(LogError, match=text) as caught:
                     await appending
