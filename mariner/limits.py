@@ -68,6 +68,13 @@ them: Kubernetes itself takes up to a minute."""
 CURSORS_TIMEOUT_S: Final = 60.0
 """Time for a gateway to answer ``mariner cursors``; how far 1,000 are behind takes seconds."""
 
+STEP_DOWN_END_S: Final = 25.0
+"""Time for a member that steps down to end what is under way, as when it stops, before another one
+may claim."""
+
+STEP_DOWN_TIMEOUT_S: Final = 180.0
+"""Time for a gateway to answer ``mariner group step-down``; it says itself if no member claims."""
+
 STATUS_TIMEOUT_S: Final = 20.0
 """Time for a gateway to answer ``mariner status``, which may wait for its disk."""
 
