@@ -101,7 +101,7 @@ class Member(Resource):
         self._alive_s = 0.0  # when the last append or beat that succeeded was begun
         self._appended = asyncio.Event()
         self._changed = asyncio.Event()  # something that may end being active
-        self._is_fenced = self._is_to_step_down = False
+        self._is_fenced = self._is_to_step_down = self._is_stale = False
         self._claims_after_s = 0.0
         self._behind_since_s: float | None = None
         self._reason: str | None = None
@@ -161,7 +161,7 @@ class Member(Resource):
         while True:
             n_read = 0
             try:
-                if self._backend.failure is not None:
+                if self._is_stale or self._backend.failure is not None:
                     await self._recover()
                 state = await self._read_state()
                 n_read = await self._catch_up(state.acknowledged)
@@ -305,8 +305,7 @@ class Member(Resource):
         try:
             self._behind_since_s = None
             self._wait_for("it applies the rest of the log first")
-            is_leading = await self._lead(claimed.epoch, claimed.position)
-            if is_leading:
+            if await self._go_on(claimed.epoch):
                 engine.take_over()
                 engine.waits_for = self._reason = None
                 audit.info("active", extra={"member": self.name, "epoch": claimed.epoch})
@@ -334,7 +333,10 @@ class Member(Resource):
                 return
 
     async def _go_on(self, epoch: int) -> bool:
-        """After a failure, go on in the same epoch; false: that cannot be."""
+        """Apply what the log has, and append to it from there; false: that cannot be.
+
+        After a claim, and after a failure in its epoch.
+        """
         while True:
             began_s = time.monotonic()
             try:
@@ -441,9 +443,7 @@ class Member(Resource):
                 )
         self._claims_after_s = time.monotonic() + self._takeover_s + limits.STEP_DOWN_S
         audit.info("not active", extra={"member": self.name, "epoch": epoch})
-        if self.is_open:  # memory may know of types that were never stored
-            with contextlib.suppress(StorageError):
-                await self._recover()
+        self._is_stale = True  # memory may know of types that were never stored
 
     def _say_why_not(self) -> None:
         if self._is_fenced:
@@ -458,6 +458,7 @@ class Member(Resource):
     async def _recover(self) -> None:
         """Have the store as it is on the disk, so that it can go on."""
         await self._backend.recover()
+        self._is_stale = False
         if not self.is_active:
             await self._backend.follow()
 

@@ -68,6 +68,7 @@ class Database:
         undecided: keys of the sessions that are written, but not known to be durable yet: those of
             the commit in progress, or of a failed one, until the owner decides. They are hidden
             from reads.
+        all_handles: what names all of its column families in a ``WriteBatch``, in their order.
         in_order_ends: where the order of source timestamps of types ended (``source_order``). Reads
             may do without entries that are not loaded.
     """
@@ -87,6 +88,7 @@ class Database:
         self._db: Rdict
         self._families: dict[str, Rdict]
         self._handles: list[ColumnFamily]
+        self.all_handles: list[ColumnFamily]
         self._handle_of: dict[str, ColumnFamily]
         if read_only:
             self._take(open_for_reading(path))
@@ -184,21 +186,18 @@ class Database:
         self._db = db
         self._families = {name: db.get_column_family(name) for name in FAMILIES}
         self._handle_of = {name: db.get_column_family_handle(name) for name in FAMILIES}
+        self.all_handles = [db.get_column_family_handle("default"), *self._handle_of.values()]
         self._handles = [*self._handle_of.values()][:N_STAGED]
 
     def _close(self) -> None:
         # RocksDB's lock is held until the last of these references is gone
         self._handles.clear()
         self._handle_of.clear()
+        self.all_handles.clear()
         with contextlib.ExitStack() as stack:
             stack.enter_context(self.errors("closing failed"))
             for db in (self._db, *self._families.values()):
                 stack.callback(db.close)
-
-    @property
-    def all_handles(self) -> list[ColumnFamily]:
-        """What names all of its column families in a ``WriteBatch``, in their order."""
-        return [self._db.get_column_family_handle("default"), *self._handle_of.values()]
 
     def family(self, name: str) -> Rdict:
         """A column family, to be used inside :meth:`in_use`."""
