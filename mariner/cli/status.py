@@ -53,10 +53,10 @@ def status(
 ) -> None:
     """Show what a running gateway is doing.
 
-    Its state, store, connections, clients with their rates and how much of their quotas they use,
-    the connections that read too slowly, cursors, remote servers, the members of its group, modules,
-    days that certificates are valid, and the last errors. At most 1,000 clients and 1,000 cursors, those that are furthest
-    behind first. Rates are measured for a second.
+    Its state, store, group and its members, connections, clients with their rates and how much of
+    their quotas they use, the connections that read too slowly, cursors, remote servers, modules,
+    days that certificates are valid, and the last errors. At most 1,000 clients and 1,000 cursors,
+    those that are furthest behind first. Rates are measured for a second.
 
     With --connections, each connection in place of that: its client and address, for how long it is
     connected, version of TLS and certificate, what it subscribed to, bytes it sends and is sent a
