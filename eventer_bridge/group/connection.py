@@ -11,7 +11,7 @@ from typing import TypeAlias
 import asyncpg
 
 from eventer_bridge.group.log import LogError
-from eventer_bridge.group.primary import Connector, Primary, reason_of
+from eventer_bridge.group.primary import ERRORS, PostgresqlConnector, Primary, error_at, reason_of
 
 Rows: TypeAlias = Sequence[asyncpg.Record]
 
@@ -24,7 +24,7 @@ class PostgresqlConnection:
         timeout_s: most seconds that a statement takes, with connecting and those before it.
     """
 
-    def __init__(self, connector: Connector, timeout_s: float) -> None:
+    def __init__(self, connector: PostgresqlConnector, timeout_s: float) -> None:
         self._connector = connector
         self._timeout_s = timeout_s
         self._turn = asyncio.Lock()
@@ -43,8 +43,8 @@ class PostgresqlConnection:
         ``LogError``: it failed, or nobody knows.
         """
         rows = await self._in_turn(statement, args, changes=True)
-        if rows:
-            self._connector.check_standbys(rows[0], self.place, is_unknown=True)
+        if rows and (problem := self._connector.problem_of(rows[0])):
+            raise self._error(problem, is_unknown=True)
         return rows
 
     @property
@@ -80,12 +80,9 @@ class PostgresqlConnection:
         if self._primary is not None and not self._primary.connection.is_closed():
             return self._primary
         self._primary = None
-        self._connecting = asyncio.create_task(self._connector.connect())
+        self._connecting = asyncio.create_task(self._connector.connect(deadline_s))
         try:
-            async with asyncio.timeout_at(deadline_s):
-                self._primary = await self._connecting
-        except TimeoutError:
-            raise self._error(f"no connection within {self._timeout_s:g} s") from None
+            self._primary = await self._connecting
         except asyncio.CancelledError:
             if self._is_closed:
                 raise self._error("closed") from None
@@ -108,7 +105,7 @@ class PostgresqlConnection:
         timer = loop.call_at(deadline_s, connection.terminate)
         try:
             rows: Rows = await connection.fetch(statement, *args)
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as e:
+        except ERRORS as e:
             # an error that the server tells, and stays connected, has undone the statement
             is_unknown = changes and connection.is_closed()
             is_late = loop.time() >= deadline_s
@@ -134,4 +131,4 @@ class PostgresqlConnection:
             self._primary.connection.terminate()
 
     def _error(self, text: str, *, is_unknown: bool = False) -> LogError:
-        return LogError(f"PostgreSQL at {self.place}: {text}", is_unknown=is_unknown)
+        return error_at({self.place: text}, is_unknown=is_unknown)

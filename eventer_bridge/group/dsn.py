@@ -36,6 +36,12 @@ class PostgresqlConfig(msgspec.Struct, frozen=True, tag_field="type", tag="postg
         """Hosts, ports and database, as ``db1:5432,db2:5432/mariner``; nothing secret."""
         return f"{self._hosts}/{self._database}"
 
+    @property
+    def has_password(self) -> bool:
+        """Whether the URI has the password itself."""
+        parts = urlsplit(self.dsn)
+        return parts.password is not None or "password" in dict(parse_qsl(parts.query))
+
     def servers(self) -> dict[str, str]:
         """For the place of each host, the URI that leads to it alone."""
         parts = urlsplit(self.dsn)
@@ -57,7 +63,7 @@ class PostgresqlConfig(msgspec.Struct, frozen=True, tag_field="type", tag="postg
         """
         if self.password_file is None:
             return None
-        place = f"password_file: {self.password_file}"
+        place = self.password_file
         try:
             text = read_regular(self.password_file, limits.MAX_PASSWORD_BYTES).decode()
         except OSError as e:
@@ -79,11 +85,10 @@ class PostgresqlConfig(msgspec.Struct, frozen=True, tag_field="type", tag="postg
             return expected
         if parts.scheme not in _SCHEMES or not self._hosts or not self._database:
             return expected
-        if parts.netloc.count("@") > 1 or parts.fragment:
-            return "expected @ and # in a password to be written as %40 and %23"
-        for host in self._hosts.split(","):
-            if not _HOST.fullmatch(host):
-                return f"{host!r}: expected a host, or host:port"
+        if parts.netloc.count("@") > 1 or "@" in parts.path or parts.fragment:
+            return "expected @, / and # in a password to be written as %40, %2F and %23"
+        if not all(map(_HOST.fullmatch, self._hosts.split(","))):
+            return "expected each host as host or host:port"
         return None
 
     @property

@@ -20,7 +20,7 @@ from eventer_bridge.group import limits, statements
 from eventer_bridge.group.connection import PostgresqlConnection
 from eventer_bridge.group.dsn import PostgresqlConfig
 from eventer_bridge.group.log import CommitLog, FencedError, LogError, LogState, MemberState, Record
-from eventer_bridge.group.primary import Connector
+from eventer_bridge.group.primary import PostgresqlConnector
 from eventer_bridge.resources import call_on_cancel
 
 
@@ -41,7 +41,7 @@ class PostgresqlLog(CommitLog):
     ) -> None:
         self._name = name
         self._attempt = -1
-        connector = Connector(config, timeout_s, unreplicated=unreplicated)
+        connector = PostgresqlConnector(config, timeout_s, unreplicated=unreplicated)
         self._writer = PostgresqlConnection(connector, timeout_s)
         self._reader = PostgresqlConnection(connector, timeout_s)
         self.async_group.spawn(call_on_cancel, self._disconnect)
@@ -179,7 +179,7 @@ async def create_group(
     config: PostgresqlConfig, name: str, server_id: int, timeout_s: float, *, unreplicated: bool
 ) -> str:
     """Make a group, and the tables if there are none; its id. ``LogError``: it exists already."""
-    connector = Connector(config, timeout_s, unreplicated=unreplicated)
+    connector = PostgresqlConnector(config, timeout_s, unreplicated=unreplicated)
     connection = PostgresqlConnection(connector, timeout_s)
     try:
         [(has_tables,)] = await connection.fetch(statements.HAS_TABLES)

@@ -6,6 +6,7 @@ the lower one.
 """
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import asyncpg
@@ -27,6 +28,14 @@ _SESSION: Final = {
     "statement_timeout": "0",  # would end a wait for replication, and leave its outcome open
 }
 
+ERRORS: Final = (
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    OSError,
+)
+"""What asyncpg raises."""
+
 
 class Primary(NamedTuple):
     """A connection to the primary; ``place`` is its host and database.
@@ -39,12 +48,12 @@ class Primary(NamedTuple):
     timeline: int
 
 
-class Connector:
+class PostgresqlConnector:
     """Connects to the primary, again and again.
 
     Args:
         config: the servers.
-        timeout_s: most seconds that connecting takes, and a statement that waits for another one.
+        timeout_s: most seconds that a statement takes, with connecting.
         unreplicated: whether commits may be lost with the primary.
     """
 
@@ -54,30 +63,31 @@ class Connector:
         self._unreplicated = unreplicated
         self._timeline = 0  # the highest one ever seen
 
-    async def connect(self) -> Primary:
-        """A new connection; ``LogError``: none, with the reason of each host."""
+    async def connect(self, deadline_s: float) -> Primary:
+        """A new connection; ``LogError``: none by then, with the reason of each host."""
+        loop = asyncio.get_running_loop()
         try:
             password = await asyncio.to_thread(self.config.password)
         except ConfigurationError as e:
-            raise LogError(f"PostgreSQL at {self.config.place}: {e}") from None
+            raise error_at({self.config.place: f"password_file: {e}"}) from None
         found: list[Primary] = []
-        reasons: list[str] = []
+        reasons = dict.fromkeys(self.config.servers(), f"no answer within {self._timeout_s:g} s")
 
         async def attempt(place: str, uri: str) -> None:
             try:
                 found.append(await self._connect_to(place, uri, password))
-            except LogError as e:
-                reasons.append(str(e))
+            except (*ERRORS, ValueError, _RefusedError) as e:  # ValueError: of the URI
+                reasons[place] = reason_of(e)
 
         best = None
-        attempts = [
-            asyncio.create_task(attempt(place, uri)) for place, uri in self.config.servers().items()
-        ]
+        attempts = {loop.create_task(attempt(*i)) for i in self.config.servers().items()}
         try:
-            pending = set(attempts)
-            while pending and not found:
-                _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-            if pending:
+            pending = attempts
+            while pending and not found and (left_s := deadline_s - loop.time()) > 0:
+                _, pending = await asyncio.wait(
+                    pending, timeout=left_s, return_when=asyncio.FIRST_COMPLETED
+                )
+            if pending and found:
                 await asyncio.wait(pending, timeout=limits.OTHER_HOSTS_S)
             best = max(found, key=lambda i: i.timeline, default=None)
         finally:
@@ -87,56 +97,54 @@ class Connector:
                 if primary is not best:
                     primary.connection.terminate()
         if best is None:
-            raise LogError("; ".join(reasons))
+            raise error_at(reasons)
         self._timeline = best.timeline
         return best
 
-    def check_standbys(self, row: asyncpg.Record, place: str, *, is_unknown: bool = False) -> None:
-        """``LogError``: nobody but the primary has what it commits; see ``statements.STANDBYS``."""
-        if not self._unreplicated and not row["standbys"].strip():
-            raise LogError(
-                f"PostgreSQL at {place}: synchronous_standby_names is empty, so what is committed"
-                " can be lost with this server: set it, as to 'ANY 1 (*)', or accept that with"
-                " unreplicated: true",
-                is_unknown=is_unknown,
-            )
+    def problem_of(self, row: asyncpg.Record) -> str | None:
+        """Why what was committed can be lost with the primary; see ``statements.STANDBYS``."""
+        if self._unreplicated or row["standbys"].strip():
+            return None
+        return (
+            "synchronous_standby_names is empty, so what is committed can be lost with this"
+            " server: set it, as to 'ANY 1 (*)', or accept that with unreplicated: true"
+        )
 
     async def _connect_to(self, place: str, uri: str, password: str | None) -> Primary:
-        """Connect to one server; ``LogError``: it cannot be the one."""
+        """Connect to one server."""
+        connection = await asyncpg.connect(
+            uri,
+            password=password,
+            target_session_attrs="read-write",
+            server_settings={**_SESSION, "lock_timeout": f"{self._timeout_s * 1000:.0f}"},
+        )
         try:
-            async with asyncio.timeout(self._timeout_s):
-                connection = await asyncpg.connect(
-                    uri,
-                    password=password,
-                    target_session_attrs="read-write",
-                    timeout=self._timeout_s,
-                    server_settings={**_SESSION, "lock_timeout": f"{self._timeout_s * 1000:.0f}"},
-                )
-                try:
-                    return await self._check(connection, place)
-                except BaseException:
-                    connection.terminate()
-                    raise
-        except TimeoutError:
-            text = f"no connection within {self._timeout_s:g} s"
-            raise LogError(f"PostgreSQL at {place}: {text}") from None
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, ValueError) as e:
-            raise LogError(f"PostgreSQL at {place}: {reason_of(e)}") from e
-
-    async def _check(self, connection: Connection, place: str) -> Primary:
-        settings = await connection.fetchrow(SETTINGS)
-        self.check_standbys(settings, place)
-        if not self._unreplicated:
+            settings = await connection.fetchrow(SETTINGS)
+            if problem := self.problem_of(settings):
+                raise _RefusedError(problem)
             for name in ("fsync", "full_page_writes"):
-                if settings[name] != "on":
-                    text = "what is committed can be lost with the power; set it to on"
-                    raise LogError(f"PostgreSQL at {place}: {name} is {settings[name]}: {text}")
-        timeline = 0
-        if len(self.config.servers()) > 1:
-            timeline = int(await connection.fetchval(TIMELINE), 16)
-        if timeline < self._timeline:
-            raise LogError(f"PostgreSQL at {place}: another server has taken over from it")
-        return Primary(connection, place, timeline)
+                if settings[name] != "on" and not self._unreplicated:
+                    text = "what is committed can be lost with the power: set it to on"
+                    raise _RefusedError(f"{name} is {settings[name]}, so {text}")
+            timeline = 0
+            if len(self.config.servers()) > 1:
+                timeline = int(await connection.fetchval(TIMELINE), 16)
+            if timeline < self._timeline:
+                raise _RefusedError("another server has taken over from it")
+            return Primary(connection, place, timeline)
+        except BaseException:
+            connection.terminate()
+            raise
+
+
+def error_at(reasons: Mapping[str, str], *, is_unknown: bool = False) -> LogError:
+    """The error of one place, or of several."""
+    text = "; at ".join(f"{place}: {reason}" for place, reason in reasons.items())
+    return LogError(f"PostgreSQL at {text}", is_unknown=is_unknown)
+
+
+class _RefusedError(Exception):
+    """Why a server is not used."""
 
 
 def reason_of(error: Exception) -> str:

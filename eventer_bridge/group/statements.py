@@ -1,7 +1,7 @@
 """What is asked of PostgreSQL.
 
-One database may hold several groups, by their names. Most are of one group: ``$1`` is its name,
-``$2`` the epoch of the member that it gave it.
+One database may hold several groups. ``$1`` is the name of one; of what the active member changes,
+``$2`` is its epoch.
 """
 # ruff: noqa: S608  # made of constants
 
@@ -152,7 +152,7 @@ WITH sized AS (
     FROM sized
 )
 SELECT s.position, s.epoch, s.n_parts, r.data FROM summed s JOIN mariner.records r
-    ON r.name = $1 AND r.position = s.position AND r.part < s.n_parts AND r.epoch = s.epoch
+    ON r.name = $1 AND r.position = s.position AND r.part < s.n_parts
 WHERE s.n_total <= $4 OR s.position = s.first ORDER BY s.position, r.part
 """
 
@@ -193,7 +193,8 @@ FROM (
         ) oldest WHERE at < clock_timestamp() - make_interval(secs => $2))
     ) AS up_to
 ) t
-WHERE g.name = $1 AND least(g.acknowledged, t.up_to) > g.trimmed RETURNING {STANDBYS}
+WHERE g.name = $1 AND g.acknowledged > g.trimmed AND t.up_to > g.trimmed  -- not so if it is null
+RETURNING {STANDBYS}
 """
 
 REMOVE_TRIMMED: Final = f"""

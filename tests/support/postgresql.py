@@ -57,6 +57,13 @@ def _as_user() -> Mapping[str, Any]:
     return {"user": "nobody", "group": "nogroup", "extra_groups": []}
 
 
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE  # init may take its time
+    except psutil.NoSuchProcess:
+        return False
+
+
 class Node:
     """A server of a cluster.
 
@@ -102,9 +109,10 @@ class Node:
         for process in processes:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
-        psutil.wait_procs(processes, STOP_TIMEOUT_S)
         if self._process is not None:
             self._process.wait(STOP_TIMEOUT_S)
+        while any(map(_is_alive, processes)):  # they hold its memory
+            time.sleep(0.002)
 
     def pause(self) -> None:
         """Stop all of its processes where they are."""
@@ -161,6 +169,10 @@ class Node:
         self.configure(port=str(self.port))
         self.follow(primary)
         self.start()
+
+    def dsn(self, user: str = OWNER) -> str:
+        """A URI that leads to it alone."""
+        return f"postgresql://{user}@127.0.0.1:{self.port}/postgres"
 
     def log(self) -> str:
         """What it has written."""
