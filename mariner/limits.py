@@ -68,12 +68,9 @@ them: Kubernetes itself takes up to a minute."""
 CURSORS_TIMEOUT_S: Final = 60.0
 """Time for a gateway to answer ``mariner cursors``; how far 1,000 are behind takes seconds."""
 
-STEP_DOWN_END_S: Final = 25.0
-"""Time for a member that steps down to end what is under way, as when it stops, before another one
-may claim."""
-
-STEP_DOWN_TIMEOUT_S: Final = 180.0
-"""Time for a gateway to answer ``mariner group step-down``; it says itself if no member claims."""
+STEP_DOWN_S: Final = 60.0
+"""From ``mariner group step-down`` until a member is active: what is under way is ended, as when a
+gateway stops; then another member may claim for ``takeover_s`` and 2 s, before this one does."""
 
 STATUS_TIMEOUT_S: Final = 20.0
 """Time for a gateway to answer ``mariner status``, which may wait for its disk."""

@@ -54,7 +54,7 @@ def ask(socket: Path, request: StepDownRequest, to: Addressee) -> StepDownAnswer
         StepDownAnswer,
         to=to,
         what=f"{socket}: the gateway",
-        timeout_s=limits.STEP_DOWN_TIMEOUT_S,
+        timeout_s=limits.STEP_DOWN_S + limits.STATUS_TIMEOUT_S,
     )
 
 
@@ -67,25 +67,24 @@ async def answer(gateway: "Counted", argument: Any) -> Any:
         request = msgspec.convert(argument, StepDownRequest)
     except msgspec.ValidationError as e:
         raise ConfigurationError(f"{REQUEST}: {e}") from None
-    member, core = gateway.member, gateway.config.event_core
-    if member is None or core is None or core.group is None:
+    member = gateway.member
+    if member is None:
         raise ConfigurationError("event_core.group: missing: this gateway belongs to no group")
     if not member.is_active or member.state is None:
         active = None if member.state is None else member.state.active
-        others = "nor is another one" if active is None else f"member {active!r} is"
+        is_another = active not in {None, member.name}
+        others = f"member {active!r} is" if is_another else "nor is another one"
         raise ControlError(f"member {member.name!r} is not active, {others}")
-    epoch, takeover_s = member.state.epoch, core.group.takeover_s
+    epoch = member.state.epoch
     extra = {"member": member.name, "epoch": epoch}
     if request.operator:
         extra["operator"] = request.operator
     audit.info("step down", extra=extra)
     member.step_down()
-    # afterwards it claims itself, and a claim may take as long
-    timeout_s = limits.STEP_DOWN_END_S + group_limits.STEP_DOWN_S + 2 * takeover_s
-    return msgspec.to_builtins(await _next_active(member, epoch, timeout_s))
+    return msgspec.to_builtins(await _next_active(member, epoch))
 
 
-async def _next_active(member: "Member", epoch: int, timeout_s: float) -> StepDownAnswer:
+async def _next_active(member: "Member", epoch: int) -> StepDownAnswer:
     began_s = time.monotonic()
     while member.is_open:
         state, after_s = member.state, time.monotonic() - began_s
@@ -96,9 +95,9 @@ async def _next_active(member: "Member", epoch: int, timeout_s: float) -> StepDo
                 f"no other member became active within {after_s:.1f} s:"
                 f" member {member.name!r} is active again"
             )
-        if after_s > timeout_s:
+        if after_s > limits.STEP_DOWN_S:
             raise ControlError(
-                f"no member has become active within {timeout_s:g} s: `mariner status` says why"
+                f"no member has become active within {after_s:.0f} s: `mariner status` says why"
             )
         await asyncio.sleep(group_limits.POLL_S)
     raise ControlError("the gateway is stopping")
