@@ -17,6 +17,15 @@ _SCHEMES: Final = ("postgresql", "postgres")
 _HOST: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:\[\]/?#]+)(:[0-9]{1,5})?")
 
 
+def require_driver() -> None:
+    """``ConfigurationError``: the extra is not installed."""
+    try:
+        import asyncpg  # noqa: F401, PLC0415
+    except ImportError as e:
+        text = "needs the extra `group` (pip install 'mariner-gateway[group]')"
+        raise ConfigurationError(f"event_core.group: {text}") from e
+
+
 class PostgresqlConfig(msgspec.Struct, frozen=True, tag_field="type", tag="postgresql"):
     """A log in PostgreSQL.
 
@@ -41,6 +50,12 @@ class PostgresqlConfig(msgspec.Struct, frozen=True, tag_field="type", tag="postg
         """Whether the URI has the password itself."""
         parts = urlsplit(self.dsn)
         return parts.password is not None or "password" in dict(parse_qsl(parts.query))
+
+    @property
+    def user(self) -> str | None:
+        """The role that the URI names."""
+        name = urlsplit(self.dsn).username
+        return None if name is None else unquote(name)
 
     def servers(self) -> dict[str, str]:
         """For the place of each host, the URI that leads to it alone."""

@@ -143,16 +143,17 @@ class PostgresqlLog(CommitLog):
         return n_removed
 
     async def _row(self) -> asyncpg.Record:
-        missing = f"PostgreSQL at {self._reader.place} has no group {self._name}: make it with"
-        missing += " `mariner group init`"
+        cause = None
         try:
             rows = await self._reader.fetch(statements.STATE, self._name)
         except LogError as e:
-            if isinstance(e.__cause__, asyncpg.UndefinedTableError):
-                raise LogError(missing) from e
-            raise
+            if not isinstance(e.__cause__, asyncpg.UndefinedTableError):
+                raise
+            rows, cause = (), e
         if not rows:
-            raise LogError(missing)
+            where = f"PostgreSQL at {self._reader.place}"
+            text = f"{where} has no group {self._name}: make it with `mariner group init`"
+            raise LogError(text) from cause
         return rows[0]
 
     async def _refusal(self, epoch: int, position: int | None = None) -> LogError:
@@ -184,11 +185,16 @@ async def create_group(
     try:
         [(has_tables,)] = await connection.fetch(statements.HAS_TABLES)
         if not has_tables:
-            for statement in statements.TABLES.split(";\n"):
+            for statement in statements.TABLES:
                 await connection.fetch(statement)
         group_id = secrets.token_hex(16)
         if not await connection.change(statements.CREATE, name, group_id, server_id):
             raise LogError(f"PostgreSQL at {connection.place} has a group {name} already")
         return group_id
+    except LogError as e:
+        if isinstance(e.__cause__, asyncpg.InsufficientPrivilegeError):
+            advice = "an administrator can run what `mariner group init --print-sql` prints"
+            raise LogError(f"{e}: {advice}") from e
+        raise
     finally:
         connection.close()

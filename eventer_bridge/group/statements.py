@@ -19,10 +19,10 @@ TIMELINE: Final = "SELECT substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)"
 
 # --- tables -------------------------------------------------------------------------------
 
-TABLES: Final = """\
-CREATE SCHEMA IF NOT EXISTS mariner;
-
--- a row for each group; fillfactor: it changes with each append
+TABLES: Final = (
+    "CREATE SCHEMA IF NOT EXISTS mariner",
+    # the row changes with each append, within its page
+    """\
 CREATE TABLE IF NOT EXISTS mariner.groups (
     name text PRIMARY KEY,
     group_id text NOT NULL,
@@ -36,9 +36,9 @@ CREATE TABLE IF NOT EXISTS mariner.groups (
     acknowledged bigint NOT NULL DEFAULT 0,
     trimmed bigint NOT NULL DEFAULT 0,
     base text
-) WITH (fillfactor = 10);
-
--- a row for each part of a record; only the last one has n_parts, and the bytes of all
+) WITH (fillfactor = 10)""",
+    # a row for each part; only the last one has n_parts, and n_bytes of all of them
+    """\
 CREATE TABLE IF NOT EXISTS mariner.records (
     name text NOT NULL,
     position bigint NOT NULL,
@@ -49,26 +49,32 @@ CREATE TABLE IF NOT EXISTS mariner.records (
     at timestamptz NOT NULL DEFAULT clock_timestamp(),
     data bytea NOT NULL,
     PRIMARY KEY (name, position, part)
-);
-ALTER TABLE mariner.records ALTER COLUMN data SET STORAGE EXTERNAL;
-
+)""",
+    "ALTER TABLE mariner.records ALTER COLUMN data SET STORAGE EXTERNAL",  # it is compressed
+    """\
 CREATE TABLE IF NOT EXISTS mariner.members (
     name text NOT NULL,
     member text NOT NULL,
     position bigint NOT NULL,
     seen timestamptz NOT NULL,
     PRIMARY KEY (name, member)
-);
-"""
-"""What an owner of the database runs once; does no harm again."""
-
-RIGHTS: Final = """\
-GRANT USAGE ON SCHEMA mariner TO {role};
-GRANT SELECT, INSERT, UPDATE, DELETE ON mariner.groups, mariner.records, mariner.members TO {role};
-"""
-"""All that the gateways' role needs."""
+)""",
+)
+"""What who may create a schema runs once; does no harm again."""
 
 HAS_TABLES: Final = "SELECT to_regclass('mariner.members') IS NOT NULL"  # the last of them
+
+
+def set_up(role: str) -> str:
+    """The tables, and all that the role of the gateways may do: for an administrator to run."""
+    quoted = '"' + role.replace('"', '""') + '"'
+    rights = (
+        f"GRANT USAGE ON SCHEMA mariner TO {quoted}",
+        "GRANT SELECT, INSERT, UPDATE, DELETE ON mariner.groups, mariner.records, mariner.members"
+        f" TO {quoted}",
+    )
+    return "".join(f"{statement};\n" for statement in (*TABLES, *rights))
+
 
 # --- the row of a group, and records ------------------------------------------------------
 

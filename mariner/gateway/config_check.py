@@ -22,7 +22,7 @@ from eventer_bridge.core import payload_schemas, tokens
 from eventer_bridge.core.rights import ClientConfig
 from eventer_bridge.core.tokens import TokenConfig
 from eventer_bridge.errors import ConfigurationError, StorageError
-from eventer_bridge.group.dsn import PostgresqlConfig
+from eventer_bridge.group.dsn import PostgresqlConfig, require_driver
 from eventer_bridge.resources import open_regular
 from mariner import limits
 from mariner.gateway import config as configs
@@ -71,18 +71,10 @@ def _looks(config: GatewayConfig) -> Iterator[tuple[str, Callable[[], object]]]:
         key = "event_core.eventer_server.token"
         yield key, functools.partial(tokens.read_own, core.eventer_server.token, key)
     if core is not None and core.group is not None:
-        yield "event_core.group", _load_driver
+        yield "event_core.group", require_driver
         yield "event_core.group.log.password_file", core.group.log.password
         for name, file in core.group.log.files().items():
             yield f"event_core.group.log.dsn: {name}", functools.partial(_look_at_file, file)
-
-
-def _load_driver() -> None:
-    try:
-        import asyncpg  # noqa: F401, PLC0415
-    except ImportError as e:
-        text = "needs the extra `group` (pip install 'mariner-gateway[group]')"
-        raise ConfigurationError(f"event_core.group: {text}") from e
 
 
 def _look_at_file(path: Path) -> None:

@@ -214,6 +214,33 @@ class TestPostgresqlLog(CommitLogContract):
             self.servers.primary.resume()
             await asyncio.to_thread(old.rejoin, self.servers.primary)
 
+    async def test_a_role_of_least_rights(self, name: str, log: CommitLog, owner: Any) -> None:
+        for role in ("stranger", 'gate"way'):
+            quoted = '"' + role.replace('"', '""') + '"'
+            await owner.execute(f"DROP ROLE IF EXISTS {quoted}; CREATE ROLE {quoted} LOGIN")
+        stranger = PostgresqlConfig(self.servers.dsn("stranger"))
+        with pytest.raises(LogError, match=r"permission denied.*`mariner group init --print-sql`"):
+            await create_group(stranger, name, SERVER_ID, PATIENT_S, unreplicated=False)
+        async with PostgresqlLog(stranger, name, PATIENT_S) as its_log:
+            with pytest.raises(LogError, match="permission denied for schema mariner"):
+                await its_log.state()
+        await owner.execute(statements.set_up('gate"way'))
+        its = PostgresqlConfig(self.servers.dsn("gate%22way"))
+        assert its.user == 'gate"way'
+        other = f"{name} of least rights"
+        await create_group(its, other, SERVER_ID, PATIENT_S, unreplicated=False)
+        async with PostgresqlLog(its, other, PATIENT_S) as its_log:
+            await claim(its_log)
+            await its_log.append(1, 1, [b"part", b"last"])
+            assert await its_log.settle(1) == 1
+            await its_log.beat(1, 1)
+            await its_log.note_member("a", 1)
+            assert len(await its_log.read(0, 1, 9)) == len(await its_log.members()) == 1
+            assert await its_log.trim(0.0) == 1
+            assert await its_log.remove_member("a")
+            await its_log.release(1)
+        await owner.execute('DROP OWNED BY "gate""way"; DROP ROLE "gate""way", stranger')
+
     async def test_why_there_is_no_connection(self, tmp_path: Path) -> None:
         password = tmp_path / "password"
         password.write_text("secret of ours\n")
