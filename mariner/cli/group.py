@@ -1,4 +1,7 @@
-"""``mariner group``: makes a group, shows it, and forgets a member, while gateways run or not."""
+"""``mariner group``: makes a group, shows it, and forgets a member, while gateways run or not.
+
+:mod:`~mariner.cli.step_down` is of a running one.
+"""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -19,6 +22,7 @@ from eventer_bridge.model import Timestamp, printable
 from mariner import limits
 from mariner.cli import output
 from mariner.cli.run import EXIT_FAILED, CommandError, errors, run
+from mariner.cli.step_down import step_down
 from mariner.cli.target import JSON_OPTION, conf_option
 from mariner.cli.values import duration
 
@@ -33,8 +37,12 @@ _conf_option = conf_option("Configuration file of a gateway of the group.")
 def group() -> None:
     """Make a group of gateways with one commit log, and look after it.
 
-    These commands ask the log itself, whether gateways run or not.
+    These commands ask the log itself, whether gateways run or not; but step-down, which asks the
+    gateway.
     """
+
+
+group.add_command(step_down)
 
 
 @group.command()

@@ -187,11 +187,12 @@ def _group(group: gateway.GroupStatus) -> Iterator[tuple[str, str]]:
 
 
 def _members(members: list[gateway.MemberStatus]) -> Table:
-    table = output.table("MEMBER", "ACTIVE", "POSITION", "RECORDS BEHIND", "BEHIND", "SEEN", left=2)
+    names = "MEMBER", "STATE", "POSITION", "RECORDS BEHIND", "BEHIND", "LAST SEEN"
+    table = output.table(*names, left=2)
     for i in members:
         table.add_row(
             Text(printable(i.name)),
-            "yes" if i.is_active else "no",
+            Text("active", "green") if i.is_active else Text("follower"),
             f"{i.position:,}",
             f"{i.lag_records:,}",
             duration(i.lag_s) if i.lag_s else "",

@@ -161,7 +161,7 @@ def _groups(gateway: Counted) -> Node | None:
 def _group(member: Member) -> Node:
     """Of the group of a member, as this one knows it; None: it has not read the log yet."""
     state, now_s = member.state, time.monotonic()
-    acknowledged = 0 if state is None else state.acknowledged
+    acknowledged, active = (0, None) if state is None else (state.acknowledged, state.active)
     node: Node = {
         "is_active": member.is_active,
         "position": member.position,
@@ -171,10 +171,11 @@ def _group(member: Member) -> Node:
         "takeovers": member.takeovers,
         "members": {
             i.name: {
-                "is_active": state is not None and state.active == i.name,
+                "is_active": i.name == active,
                 "position": i.position,
-                "lag_records": max(0, acknowledged - i.position),
-                "lag_s": i.lag_s,
+                # the active one has what it wrote
+                "lag_records": 0 if i.name == active else max(0, acknowledged - i.position),
+                "lag_s": 0.0 if i.name == active else i.lag_s,
                 "seen_s": i.seen_s + now_s - member.members_at_s,
             }
             for i in member.members

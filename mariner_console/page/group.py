@@ -113,7 +113,7 @@ class _Member(NamedTuple):
 
 
 def _state(is_active: float | None) -> str:
-    return "ACTIVE" if is_active else "follows"
+    return "ACTIVE" if is_active else "follower"
 
 
 def _of(name: str, show: Callable[[float | None], str]) -> Callable[[_Member], str]:

@@ -22,7 +22,7 @@ from tests.support.gateway import Gateway, gateway
 from tests.support.group import make_group, member_gateway
 from tests.support.inprocess import APP, metrics_text_of
 from tests.support.peer import RawPeer, event, register_req
-from tests.support.postgresql import Cluster, cluster
+from tests.support.postgresql import Cluster
 from tests.support.prometheus import Prometheus, needs_prometheus, needs_promtool, prometheus
 from tests.support.waiting import until
 
@@ -127,12 +127,6 @@ async def busy_gateway(path: Path) -> AsyncIterator[Gateway]:
                 while (await peer.receive())["msg_type"] != "query_res":
                     pass
                 yield running
-
-
-@pytest.fixture(scope="module")
-def postgresql() -> Iterator[Cluster]:
-    with cluster(0) as made:
-        yield made
 
 
 @contextlib.asynccontextmanager

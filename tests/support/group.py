@@ -14,8 +14,8 @@ TAKEOVER_S: Final = 0.5
 
 
 async def make_group(dsn: str, name: str = "plant") -> None:
-    """Make a group in a PostgreSQL without standbys."""
-    await postgresql.create_group(PostgresqlConfig(dsn), name, 1, 10, unreplicated=True)
+    """Make a group in a PostgreSQL."""
+    await postgresql.create_group(PostgresqlConfig(dsn), name, 1, 10, unreplicated=False)
 
 
 @contextlib.asynccontextmanager
@@ -29,7 +29,6 @@ async def member_gateway(
         "name": name,
         "member": member,
         "takeover_s": TAKEOVER_S,
-        "unreplicated": True,
     }
     backend = {"type": "rocksdb", "path": str(store)}
     core = {"server_id": 1, "backend": backend, "group": group}

@@ -226,10 +226,10 @@ def test_what_is_wrong_is_shown_and_cannot_control_the_terminal() -> None:
         " its log changed 0.2 s ago",
         "certificate mariner.tls.cert: 12.3 days left",
         "",
-        "MEMBER ACTIVE POSITION RECORDS BEHIND BEHIND SEEN",
-        r"b\x07 no 1,000 12,001 1 min 15 s 3 min 20 s ago",
+        "MEMBER STATE POSITION RECORDS BEHIND BEHIND LAST SEEN",
+        r"b\x07 follower 1,000 12,001 1 min 15 s 3 min 20 s ago",
     ]
-    assert "a yes 13,001 0 0.5 s ago" in lines
+    assert "a active 13,001 0 0.5 s ago" in lines
     quota = "held, events_per_s 10/10, max_event_types 1/10"
     assert rf"[red]\x1b[2J[/red] mariner 1 2.0 MB 1 min 15 s {quota}" in lines
     assert "and 1,500 more" in lines

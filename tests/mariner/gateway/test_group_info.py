@@ -4,7 +4,6 @@ import asyncio
 import json
 import logging
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from click.testing import CliRunner
 
 from eventer_bridge.errors import ConfigurationError, ControlError
 from eventer_bridge.group import limits as group_limits
-from mariner.cli.step_down import step_down
+from mariner.cli import main
 from mariner.gateway import group_requests
 from mariner.gateway.counts import StatusReport
 from mariner.gateway.gateway import Gateway
@@ -20,16 +19,10 @@ from mariner.gateway.status import GatewayStatus, GroupStatus
 from tests.support.group import TAKEOVER_S, make_group, member_gateway
 from tests.support.inprocess import metrics_of, running_gateway
 from tests.support.peer import RawPeer, event, register_req
-from tests.support.postgresql import Cluster, cluster
+from tests.support.postgresql import Cluster
 from tests.support.waiting import until
 
 HTTP = {"host": "127.0.0.1", "port": 0}
-
-
-@pytest.fixture(scope="module")
-def postgresql() -> Iterator[Cluster]:
-    with cluster(0) as made:
-        yield made
 
 
 @pytest.fixture(autouse=True)
@@ -69,7 +62,9 @@ async def command(gateway: Gateway, folder: Path) -> tuple[int, str]:
     conf = folder / "gateway.json"
     conf.write_text(json.dumps({"control": str(control._path)}))
     control.configuration = conf
-    done = await asyncio.to_thread(CliRunner().invoke, step_down, ["--conf", str(conf)])
+    done = await asyncio.to_thread(
+        CliRunner().invoke, main, ["group", "step-down", "--conf", str(conf)]
+    )
     return done.exit_code, done.output
 
 
