@@ -37,7 +37,6 @@ class GroupCard:
         self._writer = writer
         self._ask = step_down
         with parts.card("Group") as self._card:
-            self._name = parts.note("")
             with ui.element("div").classes("console-figures"):
                 self._figures = {title: parts.Figure(title) for title in _figures(None)}
             self._members = TextTable(
@@ -47,9 +46,7 @@ class GroupCard:
             )
             with ui.element("div").classes("console-form") as self._form:
                 ui.button("Step down …", on_click=self._step_down)
-                parts.note(
-                    "Another member becomes active, and nothing is refused if this one ends."
-                )
+                parts.note("Another member becomes active; then this one can be stopped.")
             self._refusal = parts.failure()
             self._done = ui.label("").classes("console-well").props("role=status")
         self._card.set_visibility(False)
@@ -62,7 +59,6 @@ class GroupCard:
         if scrape is None or group is None:
             return
         parts.show_old(self._card, is_old)
-        self._name.set_text(texts.shown(group))
         for title, text in _figures(scrape).items():
             self._figures[title].set(text, is_old=is_old)
         found = parts.rows_by(scrape, "member", "group_member_active") or []
@@ -128,7 +124,7 @@ _MEMBERS: Final[Columns[_Member]] = {
     "Position": _of("position", lambda i: texts.UNKNOWN if i is None else f"{i:,.0f}"),
     "Records behind": _of("lag_records", texts.of_number),
     "Behind": _of("lag_seconds", texts.of_seconds),
-    "Seen": _of("seen_seconds", lambda i: f"{texts.of_seconds(i)} ago"),
+    "Last seen": _of("seen_seconds", lambda i: f"{texts.of_seconds(i)} ago"),
 }
 
 
@@ -136,13 +132,18 @@ def _figures(scrape: Scrape | None) -> dict[str, str]:
     def value(name: str) -> float | None:
         return scrape and scrape.value(f"mariner_group_{name}")
 
+    def ago(seconds: float | None) -> str:
+        return texts.UNKNOWN if seconds is None else f"{texts.of_seconds(max(0.0, seconds))} ago"
+
+    group = scrape and scrape.text("mariner_group_active", "group")
     changed_s = value("changed_timestamp_seconds")
     is_active = value("active")
     return {
+        "name": texts.UNKNOWN if group is None else texts.shown(group, 40),
         "this gateway": texts.UNKNOWN if is_active is None else _state(is_active),
         "epoch": texts.of_number(value("epoch")),
-        "since": texts.of_seconds(changed_s and max(1.0, time.time() - changed_s)),
+        "last handover": ago(changed_s and time.time() - changed_s),
         "took over": texts.of_number(value("takeovers_total")),
         "records in the log": texts.of_number(value("log_records")),
-        "since the log changed": texts.of_seconds(value("silent_seconds")),
+        "log changed": ago(value("silent_seconds")),
     }
