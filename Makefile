@@ -15,8 +15,9 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --max-worker-re
 PIP_INSTALL := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check
 # prints what the project and these extras of it need
-REQUIREMENTS := import sys, tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
-	needed = [project["dependencies"], *map(project["optional-dependencies"].get, sys.argv[1].split(","))]; \
+REQUIREMENTS := import sys, tomllib; conf = tomllib.load(open("pyproject.toml", "rb")); \
+	needed = [conf["tool"]["hatch"]["metadata"]["hooks"]["custom"]["dependencies"]]; \
+	needed += map(conf["project"]["optional-dependencies"].get, sys.argv[1].split(",")); \
 	print(*(j for i in needed for j in i), sep="\n")
 # what a part of the gateway is compiled from, and how
 COMPILED := hatch_build.py $(wildcard eventer_bridge/packed/*.pyx eventer_bridge/packed/*.pxi)
@@ -36,14 +37,14 @@ $(VENV)/.ready-console: EXTRAS := console,demo
 $(VENV)/.ready-without-spark: EXTRAS := dev,backup,console,demo,group,otel
 $(READY): EXTRAS := dev,dev-deploy,dev-spark,backup,console,demo,group,otel,spark
 $(READY): USES := run console
-$(VENV)/.ready-%: pyproject.toml constraints.txt $(COMPILED)
+$(VENV)/.ready-%: pyproject.toml mariner/client/pyproject.toml hatch_client.py constraints.txt $(COMPILED)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " + sys.version.split()[0] + "; name one with: make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
-	@# the project is compiled while pip brings what it needs; the byte code is compiled at the end, as
+	@# the gateway is compiled while pip brings what it needs; the byte code is compiled at the end, as
 	@# pip does that on one processor, which takes as long as all the rest
 	$(PIP_INSTALL) --no-compile --no-deps -e . & project=$$!; \
 	$(BIN)/python -c '$(REQUIREMENTS)' $(EXTRAS) > $(VENV)/requirements.txt \
-	&& $(PIP_INSTALL) --no-compile -r $(VENV)/requirements.txt && wait $$project || { wait; exit 1; }
+	&& $(PIP_INSTALL) --no-compile -e ./mariner/client -r $(VENV)/requirements.txt && wait $$project || { wait; exit 1; }
 	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true  # some packages have files that are no Python
 	@$(BIN)/python -c 'from eventer_bridge.packed import IS_COMPILED as it; it or print("not compiled: registrations are slower; see README.md, Two commands")'
 	@touch $(USES:%=$(VENV)/.ready-%) $@
@@ -84,7 +85,7 @@ bench-slow: $(READY)  ## measure ten million events, Spark, RSB, relays
 	$(BIN)/python -m tests.perf --slow
 
 torture: $(READY)  ## kill -9, full disks, failing syncs, damaged files, clocks back, cut connections; random steps; fuzzing; attacks
-	-$(PIP_INSTALL) --only-binary atheris -e '.[torture]'
+	-$(PIP_INSTALL) --only-binary atheris -e ./mariner/client -e '.[torture]'
 	$(BIN)/python -m tests.torture
 	SANITIZED_INPUTS=50_000 $(PYTEST) -m slow
 	EXAMPLES=200 $(BIN)/python -m pytest -q -o timeout=3600 tests/eventer_bridge/backends/test_stateful.py
@@ -93,7 +94,7 @@ torture: $(READY)  ## kill -9, full disks, failing syncs, damaged files, clocks 
 	DIFFERENTIAL_MESSAGES=100_000 $(BIN)/python -m pytest -q -o timeout=600 tests/mariner/wire/test_differential.py tests/eventer_bridge/eventer/test_differential.py
 
 mutate: $(READY)  ## change the code in small ways, one at a time, and see if a test notices
-	$(PIP_INSTALL) -e '.[mutate]'
+	$(PIP_INSTALL) -e ./mariner/client -e '.[mutate]'
 	$(BIN)/python -m tests.mutation
 
 clean:  ## remove everything that make created

@@ -1,11 +1,13 @@
-"""Compile ``eventer_bridge.packed._packed`` when the project is built or installed.
+"""What is done when ``mariner-gateway`` is built or installed.
 
-It is optional: where it cannot be compiled, a warning says so, and the wheel is without it.
+What ``mariner-client`` has is required, not built in. ``eventer_bridge.packed._packed`` is
+compiled; where that fails, a warning says so, and the wheel is without it.
 """
 
 import shutil
 import sys
 import sysconfig
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,6 +16,7 @@ from typing import Any, Final
 from Cython.Build import cythonize
 from hatchling.builders.config import BuilderConfig
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from hatchling.metadata.plugin.interface import MetadataHookInterface
 from setuptools import Distribution, Extension
 from setuptools.command.build_ext import build_ext
 
@@ -69,11 +72,27 @@ def _reason(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-class CompiledModule(BuildHookInterface[BuilderConfig]):
-    """Puts the module beside its source if the install is editable, else into the wheel."""
+class Dependencies(MetadataHookInterface):
+    """Those that ``pyproject.toml`` lists, and the client of the same version."""
+
+    def update(self, metadata: dict[str, Any]) -> None:
+        """Add them to the metadata."""
+        client = f"mariner-client=={metadata['version']}"
+        metadata["dependencies"] = [*self.config["dependencies"], client]
+
+
+class Files(BuildHookInterface[BuilderConfig]):
+    """Leaves the client's files out of the wheel, and compiles.
+
+    The module is put beside its source if the install is editable, else into the wheel.
+    """
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Compile; ``version`` is ``editable`` or ``standard``."""
+        """Leave out, and compile; ``version`` is ``editable`` or ``standard``."""
+        client = tomllib.loads(Path(self.root, "mariner/client/pyproject.toml").read_text())
+        wheel = client["tool"]["hatch"]["build"]["targets"]["wheel"]
+        excluded = self.build_config.target_config["exclude"]  # is read after this
+        excluded += [f"/{i}" for i in wheel["hooks"]["custom"]["files"]]
         source = Path(self.root, *MODULE.split(".")).with_suffix(".pyx")
         compiled = source.with_suffix(sysconfig.get_config_var("EXT_SUFFIX"))
         self._folder = TemporaryDirectory(prefix="mariner-")
@@ -89,7 +108,9 @@ class CompiledModule(BuildHookInterface[BuilderConfig]):
             shutil.copy(made, compiled)
         else:
             build_data["force_include"][str(made)] = str(compiled.relative_to(self.root))
-            build_data.update(pure_python=False, infer_tag=True)
+            # not `pure_python=False`: some systems have another folder for such wheels, and the
+            # client's part of each package would not be in it
+            build_data["infer_tag"] = True
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         """Remove what was made on the way."""

@@ -87,7 +87,7 @@ def copy_distribution(name: str, folder: Path) -> None:
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     folder = tmp_path_factory.mktemp("client")
-    wheel, _ = build(copy_source(folder / "source") / "mariner/client", "wheel")
+    wheel, _ = build(copy_source(folder / "source"), "wheel", "mariner_client")
     home = folder / "venv"
     venv.create(home, with_pip=False)
     python = home / "bin" / "python"
@@ -129,6 +129,17 @@ def test_it_has_what_it_imports_and_nothing_else(installed: Installed) -> None:
     read = [*map(ROOT.joinpath, sources), *(ROOT / "mariner/cli").glob("*.py"), PAGE]
     numbered = re.compile(r"(?<![\w,.])00[0-4](?![\d,])")  # of the specifications
     assert [i for i in read if numbered.search(i.read_text("utf-8"))] == []
+
+
+def test_an_editable_install_is_the_checkout(tmp_path: Path) -> None:
+    """A copy of a part of the packages would hide the rest of them."""
+    source = copy_source(tmp_path / "source")
+    command = (sys.executable, "-m", "hatchling", "build", "--target", "wheel:editable")
+    subprocess.run([*command, "-d", tmp_path], cwd=source / "mariner/client", check=True)
+    [wheel] = tmp_path.glob("mariner_client-*.whl")
+    archive = zipfile.ZipFile(wheel)
+    assert [i for i in archive.namelist() if i.endswith(".py")] == []
+    assert archive.read("_mariner_client.pth").decode() == str(source)
 
 
 def test_errors_have_their_reason_without_schemas_and_cryptography(

@@ -1,20 +1,23 @@
-"""The wheel, in an empty virtual environment, away from the checkout.
+"""Both wheels, in an empty virtual environment, away from the checkout.
 
-Its dependencies are those of the development environment, by PYTHONPATH: ``.pth`` files are
+Their dependencies are those of the development environment, by PYTHONPATH: ``.pth`` files are
 not read from there, so that the checkout itself is not importable.
 """
 
 import asyncio
+import importlib.metadata
 import os
 import subprocess
 import sys
 import sysconfig
 import venv
 import zipfile
+from collections.abc import Iterable
 from pathlib import Path
 
+import mariner
 from tests.support.peer import RawPeer, event, register_req
-from tests.support.wheel import build_wheel
+from tests.support.wheel import build_wheels
 
 CONF = """\
 name: wheel
@@ -28,19 +31,29 @@ clients:
 """
 
 
-def check_content(wheel: Path) -> None:
-    names = zipfile.ZipFile(wheel).namelist()
-    for package in (
-        "mariner",
-        "eventer_bridge",
-        "mariner_certs",
-        "mariner_console",
-        "mariner_spark",
-    ):
-        assert f"{package}/py.typed" in names
+SHARED = ("mariner", "eventer_bridge")
+PACKAGES = (*SHARED, "mariner_console", "certs/mariner_certs", "spark/mariner_spark")
+
+
+def files_of(packages: Iterable[Path]) -> set[str]:
+    """All files of packages, by their names in a wheel."""
+    return {
+        str(file.relative_to(package.parent))
+        for package in packages
+        for file in package.rglob("*")
+        if file.is_file() and "__pycache__" not in file.parts
+    }
+
+
+def check_content(gateway: Path, client: Path) -> None:
+    """Each file of the packages is in one of the wheels."""
+    names, of_client = ({*zipfile.ZipFile(wheel).namelist()} for wheel in (gateway, client))
+    assert names & of_client == set()
+    files = files_of(map((gateway.parent / "source").joinpath, PACKAGES))
+    not_installed = {"mariner/client/pyproject.toml", "mariner/client/README.md"}
+    assert files - names - of_client == not_installed
     for schema in ("mariner.yaml", "gateway.yaml", "HatChatter.sbs", "HatEventer.sbs", "rsb.proto"):
         assert f"eventer_bridge/schemas/{schema}" in names
-    assert {"mariner_console/login.html", "mariner_console/page/page.css"} <= {*names}
     assert not [i for i in names if i.startswith("tests/") or i.endswith((".pem", ".key"))]
 
 
@@ -64,14 +77,18 @@ async def serve_and_ask(python: Path, environment: dict[str, str], folder: Path)
     assert code == 0
 
 
-def test_the_wheel_works_by_itself(tmp_path: Path) -> None:
-    wheel = build_wheel(tmp_path)
-    check_content(wheel)
+def test_the_wheels_work_by_themselves(tmp_path: Path) -> None:
+    gateway, client = build_wheels(tmp_path)
+    check_content(gateway, client)
     home = tmp_path / "venv"
     venv.create(home, with_pip=False)
     python = home / "bin" / "python"
-    install = [sys.executable, "-m", "pip", "--python", str(python), "install", "--no-deps"]
-    subprocess.run([*install, "--no-index", "--quiet", str(wheel)], check=True)
+    pip = (sys.executable, "-m", "pip", "--python", python)
+    install = (*pip, "install", "--no-deps", "--no-index", "--quiet")
+    subprocess.run([*install, gateway, client], check=True)
+    [packages] = home.glob("lib/python*/site-packages")
+    [installed] = importlib.metadata.distributions(name="mariner-gateway", path=[str(packages)])
+    assert f"mariner-client=={mariner.__version__}" in (installed.requires or ())
 
     environment = {**os.environ, "PYTHONPATH": sysconfig.get_path("purelib")}
     (tmp_path / "gateway.yaml").write_text(CONF)
@@ -92,3 +109,7 @@ def test_the_wheel_works_by_itself(tmp_path: Path) -> None:
     assert f"ExecStart={home}/bin/mariner serve" in (made.parent / "mariner.service").read_text()
     assert "Serve a page that shows gateways" in run(python, "-m", "mariner_console", "--help")
     asyncio.run(serve_and_ask(python, environment, tmp_path))
+
+    subprocess.run([*pip, "uninstall", "--yes", "--quiet", "mariner-gateway"], check=True)
+    of_client = {i for i in zipfile.ZipFile(client).namelist() if ".dist-info/" not in i}
+    assert files_of(map(packages.joinpath, SHARED)) == of_client

@@ -359,6 +359,7 @@ class Engine(ReplicaCore):
         """Before :meth:`start`: go on from what another member of the group stored."""
         self._session_ids.renew()
         self._note_stored()
+        self._clock.look()
         if self.cursors is not None:
             self.cursors.load()
 

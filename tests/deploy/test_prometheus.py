@@ -19,8 +19,8 @@ from tests.eventer_bridge.rsb.peers import RawPeer as RsbPeer
 from tests.eventer_bridge.rsb.samples import sample
 from tests.support.certificates import make_certificates
 from tests.support.gateway import Gateway, gateway
-from tests.support.group import make_group, member_gateway
 from tests.support.inprocess import APP, metrics_text_of
+from tests.support.member_gateway import make_group, member_gateway
 from tests.support.peer import RawPeer, event, register_req
 from tests.support.postgresql import Cluster
 from tests.support.prometheus import Prometheus, needs_prometheus, needs_promtool, prometheus

@@ -86,7 +86,6 @@ class Node:
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
-        assert not self.is_running
         with (self._cluster.folder / f"{self.name}.log").open("ab") as log:
             self._process = self._cluster.popen("postgres", "-D", str(self._data), output=log)
         deadline_s = time.monotonic() + START_TIMEOUT_S
@@ -146,6 +145,14 @@ class Node:
                 file.write(f"{name} = '{value}'\n")
         if self.is_running:
             self.sql("SELECT pg_reload_conf()")
+
+    def let_in(self, *rules: str) -> None:
+        """Put rules before those of ``pg_hba.conf``, or none."""
+        path = self._data / "pg_hba.conf"
+        mark = "# as it was made\n"
+        own = path.read_text().rpartition(mark)[2]
+        path.write_text("".join(f"{i}\n" for i in rules) + mark + own)
+        self.sql("SELECT pg_reload_conf()")
 
     def follow(self, primary: "Node") -> None:
         """Be a standby of another server."""

@@ -1,4 +1,4 @@
-"""The wheel of this checkout."""
+"""The wheels of this checkout."""
 
 import os
 import shutil
@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parent.parent.parent
+
+PLACES: Final = {"mariner_gateway": ".", "mariner_client": "mariner/client"}
+"""Where each distribution is built, by the name that its files begin with."""
 
 QUICKLY: Final = {"CFLAGS": "-O0"}
 """Variables with which everything is compiled in a quarter of the time, and is slower."""
@@ -23,12 +26,15 @@ def copy_source(folder: Path) -> Path:
     return folder
 
 
-def build(source: Path, kind: str, **variables: str) -> tuple[Path, str]:
+def build(
+    source: Path, kind: str, name: str = "mariner_gateway", **variables: str
+) -> tuple[Path, str]:
     """Build a distribution beside a source tree, with variables of the environment.
 
     Args:
         source: the tree.
         kind: ``wheel`` or ``sdist``.
+        name: one of :data:`PLACES`.
         variables: added to the environment of the build.
 
     Returns:
@@ -38,7 +44,7 @@ def build(source: Path, kind: str, **variables: str) -> tuple[Path, str]:
     done = subprocess.run(
         [
             *(sys.executable, "-m", "build", f"--{kind}", "--no-isolation"),
-            *("--outdir", str(source.parent), str(source)),
+            *("--outdir", str(source.parent), str(source / PLACES[name])),
         ],
         env={**os.environ, **QUICKLY, **variables},
         stdout=subprocess.PIPE,
@@ -46,11 +52,13 @@ def build(source: Path, kind: str, **variables: str) -> tuple[Path, str]:
         text=True,
         check=True,
     )
-    [file] = source.parent.glob(f"*.{suffix}")
+    [file] = source.parent.glob(f"{name}-*.{suffix}")
     return file, done.stdout
 
 
-def build_wheel(folder: Path) -> Path:
-    """Build the wheel of the files that git knows, in a folder of its own."""
-    wheel, _ = build(copy_source(folder / "source"), "wheel")
-    return wheel
+def build_wheels(folder: Path) -> tuple[Path, Path]:
+    """Build the wheels of the files that git knows, in a folder of its own: gateway, client."""
+    source = copy_source(folder / "source")
+    gateway, _ = build(source, "wheel")
+    client, _ = build(source, "wheel", "mariner_client")
+    return gateway, client

@@ -160,7 +160,7 @@ class MemberBackend(RocksDbBackend):
         self.rules_when_active: Sequence[RetentionRule] = ()
         self.group_row = read_group(self._store)
         self.pending: Pending | None = None
-        self.on_applied: Callable[[Sequence[AppliedBlock]], Awaitable[None]]
+        self.on_applied: Callable[[Sequence[AppliedBlock]], Awaitable[None]] = _ignore
         self._append_record: AppendCb | None = None
         self._epoch = 0
         self._sending: asyncio.Task[None] | None = None
@@ -422,6 +422,10 @@ class MemberBackend(RocksDbBackend):
         outcome = await done
         if isinstance(outcome, StorageError):
             raise outcome
+
+
+async def _ignore(_: Sequence[AppliedBlock]) -> None:
+    pass
 
 
 def read_group(store: Store) -> GroupRow | None:

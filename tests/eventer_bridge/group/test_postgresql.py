@@ -13,11 +13,13 @@ import asyncpg
 import pytest
 from typing_extensions import override
 
+from eventer_bridge import tls
 from eventer_bridge.group import statements
 from eventer_bridge.group.dsn import PostgresqlConfig
 from eventer_bridge.group.log import CommitLog, LogError, Record
 from eventer_bridge.group.postgresql import PostgresqlLog, create_group
 from tests.eventer_bridge.group.contract import SERVER_ID, CommitLogContract, append, claim
+from tests.support.certificates import Certificates, make_certificates
 from tests.support.machine import free_port
 from tests.support.postgresql import Cluster
 from tests.support.waiting import until
@@ -241,6 +243,39 @@ class TestPostgresqlLog(CommitLogContract):
             await its_log.release(1)
         await owner.execute('DROP OWNED BY "gate""way"; DROP ROLE "gate""way", stranger')
 
+    async def test_tls_and_a_password(
+        self, name: str, log: CommitLog, owner: Any, tmp_path: Path
+    ) -> None:
+        made = make_certificates(tmp_path / "certs")
+        primary, password = self.servers.primary, tmp_path / "password"
+        await owner.execute("CREATE ROLE tls SUPERUSER LOGIN PASSWORD 'right'")
+        primary.let_in("host all tls 127.0.0.1/32 scram-sha-256")
+        trusted = f"sslmode=verify-full&sslrootcert={made.ca}"
+        own = f"&sslcert={made.client_cert}&sslkey={made.client_key}"
+        try:
+            async with _behind_tls(made, primary.port) as port:
+                for query, text, problem in (
+                    (trusted, "right", "connection was closed"),
+                    (
+                        f"sslmode=verify-full&sslrootcert={made.client_cert}",
+                        "right",
+                        "TLS: the serv",
+                    ),
+                    (trusted + own, "wrong", "password authentication failed for user"),
+                    (trusted + own, "right", "none"),
+                ):
+                    password.write_text(f"{text}\n")
+                    dsn = f"postgresql://tls@127.0.0.1:{port}/postgres?{query}"
+                    async with PostgresqlLog(PostgresqlConfig(dsn, password), name, 5.0) as its_log:
+                        if problem == "none":
+                            assert (await its_log.state()).epoch == 0
+                        else:
+                            with pytest.raises(LogError, match=f":{port}/postgres: {problem}"):
+                                await its_log.state()
+        finally:
+            primary.let_in()
+            await owner.execute("DROP ROLE tls")
+
     async def test_why_there_is_no_connection(self, tmp_path: Path) -> None:
         password = tmp_path / "password"
         password.write_text("secret of ours\n")
@@ -285,3 +320,27 @@ async def _answers(log: CommitLog) -> bool:
         await log.state()
         return True
     return False
+
+
+@contextlib.asynccontextmanager
+async def _behind_tls(made: Certificates, port: int) -> AsyncIterator[int]:
+    """A port that has TLS as PostgreSQL does: not all builds of it have TLS themselves."""
+    context = tls.server_context(made.server_cert, made.server_key, made.ca)
+
+    async def pipe(source: asyncio.StreamReader, to: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await source.read(1 << 16):
+                to.write(data)
+        to.close()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(8)  # SSLRequest
+        writer.write(b"S")
+        with contextlib.suppress(OSError):
+            await writer.start_tls(context)
+            server_reader, server_writer = await asyncio.open_connection("127.0.0.1", port)
+            await asyncio.gather(pipe(reader, server_writer), pipe(server_reader, writer))
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        yield server.sockets[0].getsockname()[1]

@@ -29,7 +29,7 @@ def test_a_group() -> None:
     core = config_file.parse(with_group(), "test").event_core
     assert core is not None
     assert core.group == config.GroupConfig(PostgresqlConfig(DSN), "plant", "north")
-    its = {"takeover_s": 2, "keep": 60, "unreplicated": True}
+    its: dict[str, Any] = {"takeover_s": 2, "keep": 60, "unreplicated": True}
     core = config_file.parse(with_group(**its), "test").event_core
     assert core is not None
     assert core.group is not None

@@ -16,8 +16,8 @@ from mariner.gateway import group_requests
 from mariner.gateway.counts import StatusReport
 from mariner.gateway.gateway import Gateway
 from mariner.gateway.status import GatewayStatus, GroupStatus
-from tests.support.group import TAKEOVER_S, make_group, member_gateway
 from tests.support.inprocess import metrics_of, running_gateway
+from tests.support.member_gateway import TAKEOVER_S, make_group, member_gateway
 from tests.support.peer import RawPeer, event, register_req
 from tests.support.postgresql import Cluster
 from tests.support.waiting import until

@@ -1,8 +1,9 @@
-"""On a cluster: our wheel by ``--py-files``, a gateway over the network with TLS."""
+"""On a cluster: our two wheels by ``--py-files``, a gateway over the network with TLS."""
 
 import csv
 import json
-import shutil
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -11,16 +12,25 @@ import pytest
 from tests.spark.cluster import cluster
 from tests.spark.source.test_network import served
 from tests.spark.support import plain_events
-from tests.support.wheel import ROOT, build_wheel
+from tests.support.wheel import ROOT, build_wheels
 
 PROGRAM = Path(__file__).parent / "program.py"
 JOB = ROOT / "deploy" / "spark" / "mariner_job.py"
 
 
+def make_package(folder: Path) -> Path:
+    """Both distributions in one file, made as ``deploy/spark/README.md`` says."""
+    installed, package = folder / "installed", folder / "mariner.zip"
+    pip = (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index")
+    wheels = build_wheels(folder / "wheels")
+    subprocess.run([*pip, "--target", installed, *wheels], check=True)
+    subprocess.run([sys.executable, "-m", "zipfile", "-c", package, f"{installed}/."], check=True)
+    return package
+
+
 @pytest.mark.slow
 async def test_executors_read_a_gateway(tmp_path: Path) -> None:
-    package = tmp_path / "mariner.zip"
-    shutil.copy(build_wheel(tmp_path / "wheel"), package)
+    package = make_package(tmp_path)
     async with served(tmp_path / "gateway", plain_events(1_000)) as options:
         access = (f"--{i.replace('_', '-')}={options[i]}" for i in ("tls_ca", "cert", "key"))
         gateway = ("--gateway", f"{options['host']}:{options['port']}", "--name", "app")

@@ -1,0 +1,178 @@
+"""Members of a group, with their log in a real PostgreSQL with a quorum of standbys."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from eventer_bridge.backends.visible_query import VisibleQuery
+from eventer_bridge.errors import NotOperationalError, OutcomeUnknownError, StorageError
+from eventer_bridge.group.log import FencedError
+from eventer_bridge.model import QueryTimeseriesParams, Status
+from eventer_bridge.subscription import EVERYTHING
+from tests.support.group import SERVER_ID, TAKEOVER_S, Server, Site, site, until
+from tests.support.postgresql import Cluster, cluster
+
+pytestmark = pytest.mark.xdist_group("postgresql")
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[Cluster]:
+    with cluster(2) as made:
+        yield made
+
+
+@pytest.fixture
+async def pair(servers: Cluster, tmp_path: Path) -> AsyncIterator[Site]:
+    async with site(servers, tmp_path, "a", "b") as made:
+        yield made
+
+
+async def stored(server: Server) -> list[int]:
+    """Sessions of the stored events."""
+    params = QueryTimeseriesParams(event_types=[("t", "*")])
+    answer = await server.engine.answer(VisibleQuery(params, EVERYTHING))
+    return sorted(event.id.session for event in answer.events)
+
+
+async def test_followers_have_what_the_active_one_acknowledged(pair: Site) -> None:
+    a, b = pair.servers["a"], pair.servers["b"]
+    assert b.engine.status is Status.STANDBY
+    assert b.engine.hindrance == "member 'a' of the group is active"
+    small = await a.register(3)
+    large = await a.register(5_000)  # in parts
+    await until(lambda: large[-1] in b.seen.ids[True])
+    assert b.seen.ids[False] == b.seen.ids[True]
+    assert b.seen.ids[True][-5_003:] == [*small, *large]
+    params = QueryTimeseriesParams(ids=[large[-1]])
+    [event] = (await b.engine.answer(VisibleQuery(params, EVERYTHING))).events
+    assert event.id == large[-1]
+    refused = b.submit()
+    with pytest.raises(NotOperationalError, match="server is STANDBY, not OPERATIONAL"):
+        refused.committed.result()
+    await pair.equal()
+
+
+async def test_another_member_goes_on_when_the_active_one_steps_down(pair: Site) -> None:
+    a, b = pair.servers["a"], pair.servers["b"]
+    first = await a.register(2, "key 1")
+    began_s = time.monotonic()
+    a.member.step_down()
+    await until(lambda: b.is_operational)
+    assert time.monotonic() - began_s < TAKEOVER_S  # nobody waited for its beat
+    assert a.engine.status is Status.STANDBY
+    assert await b.register(2, "key 1") == first  # stored once
+    [second] = await b.register(1, "key 2")
+    assert second.session > first[-1].session
+    assert second.server == first[0].server == SERVER_ID
+    await pair.equal()
+
+
+async def test_the_last_member_claims_again(servers: Cluster, tmp_path: Path) -> None:
+    async with site(servers, tmp_path, "a") as made:
+        a = made.servers["a"]
+        a.member.step_down()
+        await until(lambda: not a.is_operational)
+        await until(lambda: a.is_operational)
+        assert a.member.state is not None
+        assert a.member.state.epoch == 2
+
+
+async def test_a_silent_member_is_replaced_and_writes_nothing_more(pair: Site) -> None:
+    a, b = pair.servers["a"], pair.servers["b"]
+    before = await a.register()
+    epoch = a.member.state.epoch  # type: ignore[union-attr]
+    # as one that is stopped: it neither beats nor learns of anything
+    hung: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def hang(*_: object) -> None:
+        await asyncio.shield(hung)
+
+    goes_on = a.log.beat, a.log.append
+    a.log.beat = a.log.append = hang  # type: ignore[assignment, method-assign]
+    late = a.submit()
+    try:
+        began_s = time.monotonic()
+        await until(lambda: b.is_operational)
+        assert TAKEOVER_S <= time.monotonic() - began_s < 4 * TAKEOVER_S
+        [after] = await b.register()
+        a.log.beat, a.log.append = goes_on  # type: ignore[method-assign]
+        with pytest.raises(FencedError, match="b has claimed epoch 2 since"):
+            await a.log.append(epoch, a.backend.position + 1, [b"late"])
+    finally:
+        hung.set_exception(FencedError("it comes too late"))
+    await until(lambda: not a.member.is_active)
+    assert isinstance(late.committed.exception(), StorageError)
+    await until(lambda: a.backend.position == b.backend.position)
+    assert await stored(a) == await stored(b) == [before[0].session, after.session]
+    await pair.equal()
+
+
+async def test_what_became_of_an_unknown_append_is_found_out(pair: Site) -> None:
+    a, b = pair.servers["a"], pair.servers["b"]
+    cluster_, primary = pair.cluster, pair.cluster.primary
+    for node in cluster_.nodes[1:]:  # nothing is acknowledged any more
+        node.pause()
+    try:
+        batch = a.submit()
+        await until(batch.committed.done)
+        error = batch.committed.exception()
+        assert isinstance(error, OutcomeUnknownError)
+        assert a.engine.status is Status.STANDBY
+        assert a.engine.hindrance is not None
+        with pytest.raises(StorageError, match="no answer within 1 s"):
+            await a.register()
+        assert not b.is_operational
+    finally:
+        for node in cluster_.nodes[1:]:
+            node.resume()
+    await until(lambda: pair.active() is not None)
+    await until(lambda: error.is_stored() is not None)
+    await until(lambda: a.backend.position == b.backend.position > 0)
+    assert (batch.session in await stored(a)) is error.is_stored()
+    assert (batch.last_id in a.seen.ids[True]) is error.is_stored()
+    assert primary.is_running
+    await pair.equal()
+
+
+async def test_the_log_away_is_told_and_over_at_once_when_it_is_back(pair: Site) -> None:
+    a, b = pair.servers["a"], pair.servers["b"]
+    await a.register()
+    pair.cluster.primary.kill()
+    try:
+        await until(lambda: not a.is_operational)  # without a registration, too
+        assert a.engine.hindrance is not None
+        assert "127.0.0.1" in a.engine.hindrance
+        batch = a.submit()
+        assert isinstance(batch.committed.exception(), StorageError)
+        await until(lambda: "cannot be used" in (b.engine.hindrance or ""))
+    finally:
+        pair.cluster.primary.start()
+    began_s = time.monotonic()
+    await until(lambda: pair.active() is a)
+    assert time.monotonic() - began_s < 5.0
+    assert a.member.state is not None
+    assert a.member.state.epoch == 1
+    await a.register()
+    await pair.equal()
+
+
+async def test_ids_and_types_that_were_never_stored_are_no_trace(pair: Site) -> None:
+    a, b = pair.servers["a"], pair.servers["b"]
+
+    async def refuse(*_: object) -> None:
+        raise FencedError("group: epoch 1 is over")
+
+    a.log.append = refuse  # type: ignore[assignment, method-assign]
+    batch = a.submit(40)  # 40 new types
+    await until(batch.committed.done)
+    assert isinstance(batch.committed.exception(), StorageError)
+    await until(lambda: pair.active() is b)
+    await b.register(20)
+    del a.log.append
+    b.member.step_down()
+    await until(lambda: pair.active() is a)
+    await a.register(30)
+    await pair.equal()
