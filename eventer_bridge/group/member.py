@@ -140,6 +140,7 @@ class Member(Resource):
     async def _run(self) -> None:
         try:
             await self._backend.follow()
+            self._engine.give_up()
             while True:
                 claimed = await self._follow()
                 await self._be_active(claimed)

@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from eventer_bridge.backends import rocksdb
+from eventer_bridge.backends.rocksdb import control
 from eventer_bridge.backends.visible_query import VisibleQuery
+from eventer_bridge.core.engine import Engine
 from eventer_bridge.errors import NotOperationalError, OutcomeUnknownError, StorageError
 from eventer_bridge.group.log import FencedError
 from eventer_bridge.model import QueryTimeseriesParams, Status
@@ -176,3 +179,90 @@ async def test_ids_and_types_that_were_never_stored_are_no_trace(pair: Site) -> 
     await until(lambda: pair.active() is a)
     await a.register(30)
     await pair.equal()
+
+
+async def refusal(made: Site, name: str) -> str:
+    """Start a server that cannot be a member; why."""
+    server = await made.start(name)
+    await until(lambda: not server.member.is_open)
+    assert server.member.failed is not None
+    await made.stop(name)
+    return str(server.member.failed)
+
+
+async def test_a_store_that_cannot_be_a_member_says_what_to_do(
+    servers: Cluster, tmp_path: Path
+) -> None:
+    async with site(servers, tmp_path / "1", "a") as made:
+        a = made.servers["a"]
+        await a.register(3)
+        position = a.backend.position
+        copy = tmp_path / "copy"
+        await asyncio.to_thread(control.ext_checkpoint, a.backend._store, copy)
+        state = await a.log.state()
+        advice = (
+            "restore a backup of member 'a', which has come to position"
+            f" {position} (`mariner restore --member`), in its place"
+        )
+        await until(lambda: a.member.members)
+        # the store of another group
+        async with site(servers, tmp_path / "2", "other") as other:
+            await other.stop("other")
+            (tmp_path / "2/other").rename(tmp_path / "1/b")
+        assert (await refusal(made, "b")).endswith(f"not {state.group_id}): {advice}")
+        # one with events of its own
+        (tmp_path / "1/b").rename(tmp_path / "was b")
+        single = await rocksdb.create(tmp_path / "1/c")
+        await single.async_close()
+        path = tmp_path / "1/c"
+        assert (
+            await refusal(made, "c") == f"{path}: the event store has events of its own: {advice}"
+        )
+        # one from before the first record that is left
+        await a.register(2)
+        await until(lambda: a.member.members[0].position == a.backend.position)
+        await a.register()  # by which those before it are acknowledged
+        await a.log.trim(3600.0)
+        copy.rename(tmp_path / "1/d")
+        text = await refusal(made, "d")
+        begin = f"{tmp_path}/1/d: the event store has come to position {position}, and the log of"
+        assert text.startswith(f"{begin} the group begins behind {position + 1}: restore a backup")
+        # a new one
+        text = await refusal(made, "e")
+        assert text.startswith(f"{tmp_path}/1/e: the event store has come to position 0, and the")
+
+
+async def test_a_damaged_record_names_who_has_it(servers: Cluster, tmp_path: Path) -> None:
+    async with site(servers, tmp_path, "a") as made:
+        a = made.servers["a"]
+        await a.register(3)
+        await until(lambda: a.member.members)
+        of_it = f"name = '{made.name}' AND position = 2"
+        damage = f"UPDATE mariner.records SET data = data || '\\x00' WHERE {of_it}"  # noqa: S608
+        await asyncio.to_thread(servers.primary.sql, damage)
+        assert (await refusal(made, "b")).startswith(
+            "record 2 of the group's log is damaged: its checksum is another one: restore a backup"
+            " of member 'a', which has come to position"
+        )
+
+
+async def test_a_store_becomes_the_base_of_a_group(servers: Cluster, tmp_path: Path) -> None:
+    single = await rocksdb.create(tmp_path / "a")
+    engine = Engine(single, SERVER_ID)
+    await engine.start()
+    history_id = single.history_id
+    await engine.async_close()
+    await single.async_close()
+    async with site(servers, tmp_path, "a") as made:
+        a = made.servers["a"]
+        assert a.backend.history_id == history_id
+        [first] = await a.register()
+        text = await refusal(made, "b")  # an empty one lacks what was before the log
+        assert "is empty, and the group did not begin so: restore a backup" in text
+        copy = tmp_path / "c"
+        await asyncio.to_thread(control.ext_checkpoint, a.backend._store, copy)
+        c = await made.start("c")
+        [second] = await a.register()
+        await until(lambda: c.backend.position == a.backend.position)
+        assert await stored(c) == [first.session, second.session]
+        await made.equal()
