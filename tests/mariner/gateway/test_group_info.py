@@ -109,8 +109,6 @@ async def test_members_and_a_step_down(
             assert code == 0
             assert re.fullmatch(r"member 'b' is active after \d+\.\d s, epoch 2\n", text)
             await until_active(b)
-            async with await RawPeer.init(b.mariner.port) as peer:
-                assert (await peer.request(register_req(1, event("x"))))["success"]
             assert b.member is not None
             assert b.member.takeovers == 0
             await b.member._log.async_close()  # so that it cannot release the epoch
