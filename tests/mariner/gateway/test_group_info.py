@@ -116,8 +116,8 @@ async def test_members_and_a_step_down(
         assert (await group_of(a)).takeovers == 1
         code, text = await command(a, tmp_path)
         assert code == 1
-        told = r"no other member became active within \d+\.\d s: member 'a' is active again"
-        assert re.fullmatch(f"mariner: error: {told}\n", text)
+        again = r"no other member became active within \d+\.\d s: member 'a' is active again"
+        assert re.fullmatch(f"mariner: error: {again}\n", text)
     asked = [i.__dict__ for i in caplog.records if i.msg == "step down"]
     assert [(i["member"], i["epoch"]) for i in asked] == [("a", 1), ("a", 3)]
 
