@@ -155,6 +155,7 @@ class Cursors:
         """Read them from the store."""
         backend = self._backend
         self._cursors, self._deleted = {}, {}
+        self.rows.forget()
         for key, value in backend.reader_rows(CURSOR_PREFIX).items():
             try:
                 client, name, row = decode_cursor(key, value)

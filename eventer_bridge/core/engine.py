@@ -394,7 +394,7 @@ class Engine(ReplicaCore):
     def _new_history(self, known: History | None) -> list[RegisterEvent]:
         """The event that announces this server's history; none if it was announced before."""
         history_id = self._backend.history_id
-        if known is not None and known.id == history_id:
+        if not history_id or (known is not None and known.id == history_id):
             return []
         last = self._backend.last_session(self._server_id)
         last_session = None if last.timestamp is None else last.session

@@ -66,10 +66,7 @@ class ReplicaCore(SessionCore):
         if error is not None:
             return failed(self._loop.create_future(), error)
         n_bytes = payload_bytes(events)
-        found = history.of_session(events)
-        if found is not None and found != self.histories.get(server_id):
-            self.histories = {**self.histories, server_id: found}
-            self._notify_other_history(server_id)
+        self._note_history(events)
         if self._is_in_pair:
             self._session_ids.see(events[0].timestamp)
         if is_large(len(events), n_bytes) or self._handing_over.is_busy:
@@ -106,6 +103,9 @@ class ReplicaCore(SessionCore):
         try:
             for block in blocks:
                 self._persisted[block.server] = block.last_session
+                if block.has_type(history.type_of(block.server)):
+                    for events in (yield from block.sessions()):
+                        self._note_history(events)
                 if not any(self._hearing.values()):
                     continue
                 for events in (yield from block.sessions()):
@@ -120,6 +120,13 @@ class ReplicaCore(SessionCore):
         finally:
             if not done.done():
                 done.set_result(None)
+
+    def _note_history(self, events: Sequence[Event]) -> None:
+        """Note the history that a session announces, if it does."""
+        server_id, found = events[0].id.server, history.of_session(events)
+        if found is not None and found != self.histories.get(server_id):
+            self.histories = {**self.histories, server_id: found}
+            self._notify_other_history(server_id)
 
     def note_missing(self, last: EventId) -> None:
         """Note that events of a server up to this one will never come.

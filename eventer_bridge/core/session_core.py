@@ -135,6 +135,11 @@ class SessionCore(EventCore):
         return self._phase
 
     @property
+    def is_following(self) -> bool:  # type: ignore[override]
+        """See ``EventCore``."""
+        return self._backend.is_passive
+
+    @property
     def fault(self) -> str | None:
         """What is known to keep it from registering, however it is started; None: nothing."""
         return self._backend.failure or self._clock.fault
@@ -170,6 +175,11 @@ class SessionCore(EventCore):
     @override
     def submit(self, batches: list[Batch]) -> None:
         if are_keyed(batches):
+            if self._backend.is_passive:
+                error = NotOperationalError(f"server is {self.status.name}, not OPERATIONAL")
+                for batch in batches:
+                    batch.committed = failed(self._loop.create_future(), error)
+                return
             if self._backend.is_keeping:
                 self._keyed.register(batches)
                 return

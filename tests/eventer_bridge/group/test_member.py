@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ from eventer_bridge.backends.visible_query import VisibleQuery
 from eventer_bridge.core.engine import Engine
 from eventer_bridge.errors import NotOperationalError, OutcomeUnknownError, StorageError
 from eventer_bridge.group.log import FencedError
-from eventer_bridge.model import QueryTimeseriesParams, Status
+from eventer_bridge.model import EventId, QueryTimeseriesParams, Status
 from eventer_bridge.subscription import EVERYTHING
 from tests.support.group import SERVER_ID, TAKEOVER_S, Server, Site, site, until
 from tests.support.postgresql import Cluster, cluster
@@ -232,6 +232,54 @@ async def test_a_store_that_cannot_be_a_member_says_what_to_do(
         assert text.startswith(f"{tmp_path}/1/e: the event store has come to position 0, and the")
 
 
+async def test_a_member_does_not_go_on_alone(servers: Cluster, tmp_path: Path) -> None:
+    async with site(servers, tmp_path, "a") as made:
+        await made.stop("a")
+        with pytest.raises(StorageError, match="is that of a member of a group, and the others"):
+            await rocksdb.create(tmp_path / "a")
+        assert (await made.start("a")).backend.group_row is not None
+
+
+async def test_a_follower_that_is_behind_knows_of_no_departure(pair: Site) -> None:
+    a, b = pair.servers["a"], pair.servers["b"]
+    [last] = await a.register()
+    ahead = EventId(last.server, last.session + 1_000, 1)  # which it will have
+    assert b.engine.departure(ahead, None) is None
+    assert a.engine.departure(ahead, None) is not None
+    await until(lambda: b.engine.histories == a.engine.histories)
+
+
+async def test_a_keyed_registration_is_refused_by_a_follower(pair: Site) -> None:
+    batch = pair.servers["b"].submit(1, "key")
+    with pytest.raises(NotOperationalError, match="server is STANDBY, not OPERATIONAL"):
+        batch.committed.result()
+
+
+async def test_a_commit_given_up_while_it_is_written_is_decided(pair: Site) -> None:
+    a, b = pair.servers["a"], pair.servers["b"]
+    written = asyncio.Event()
+    append = a.log.append
+
+    async def append_and_fail(epoch: int, position: int, parts: Sequence[bytes]) -> None:
+        await append(epoch, position, parts)
+        written.set()
+        a.backend.fail(StorageError("the disk is full"))  # before it is written here
+
+    a.log.append = append_and_fail  # type: ignore[method-assign]
+    batch = a.submit(3)
+    await written.wait()
+    a.log.append = append  # type: ignore[method-assign]
+    await until(batch.committed.done)
+    error = batch.committed.exception()
+    assert isinstance(error, OutcomeUnknownError)
+    await until(error.is_stored)
+    await until(lambda: batch.last_id in a.seen.ids[True])
+    assert a.seen.ids[True].count(batch.last_id) == 1
+    await a.register()
+    await until(lambda: b.backend.position == a.backend.position)
+    await pair.equal()
+
+
 async def test_a_damaged_record_names_who_has_it(servers: Cluster, tmp_path: Path) -> None:
     async with site(servers, tmp_path, "a") as made:
         a = made.servers["a"]
@@ -241,8 +289,8 @@ async def test_a_damaged_record_names_who_has_it(servers: Cluster, tmp_path: Pat
         damage = f"UPDATE mariner.records SET data = data || '\\x00' WHERE {of_it}"  # noqa: S608
         await asyncio.to_thread(servers.primary.sql, damage)
         assert (await refusal(made, "b")).startswith(
-            "record 2 of the group's log is damaged: its checksum is another one: restore a backup"
-            " of member 'a', which has come to position"
+            "record 2 of the group's log is damaged: its checksum is another one, or that of the"
+            " record before: restore a backup of member 'a', which has come to position"
         )
 
 
