@@ -39,7 +39,7 @@ from eventer_bridge.resources import Resource, call_on_cancel, closed_on_error
 from eventer_bridge.rsb import bridge as rsb_bridge
 from eventer_bridge.rsb.event import parse_scope
 from mariner import limits, server
-from mariner.gateway import access, connection_requests, cursor_requests
+from mariner.gateway import access, connection_requests, cursor_requests, group_requests
 from mariner.gateway import config as configs
 from mariner.gateway.counts import RegistrationsAudit, RemoteServer, Wire
 from mariner.gateway.metrics import CountsCollector, Metrics
@@ -279,8 +279,10 @@ class Gateway(Resource):
             self._own(self.http, "http server")
         if config.control is not None:
             self._control = await self._listen_to_operators(config.control)
-        listing = functools.partial(connection_requests.answer, self)
-        handlers = {connection_requests.REQUEST: listing}
+        handlers = {
+            of.REQUEST: functools.partial(of.answer, self)
+            for of in (connection_requests, group_requests)
+        }
         if self.core.cursors is not None:
             answer = functools.partial(cursor_requests.answer, self.core.cursors)
             handlers[cursor_requests.REQUEST] = answer
