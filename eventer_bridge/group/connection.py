@@ -47,7 +47,7 @@ class PostgresqlConnection:
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         rows = await self._in_turn(statement, args, changes=True)
-        told = rows[:1]
+        told = [*rows[:1]]
         if rows and loop.time() - began_s > limits.SLOW_COMMIT_S:
             # a cluster manager may have ended the wait: by a setting that came after the statement
             told += await self.fetch(f"SELECT {STANDBYS}")

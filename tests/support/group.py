@@ -15,7 +15,7 @@ from eventer_bridge.backends.rocksdb.verify import Finding, ext_verify
 from eventer_bridge.core.base import Observer
 from eventer_bridge.core.engine import Engine
 from eventer_bridge.group.dsn import PostgresqlConfig
-from eventer_bridge.group.member import Member
+from eventer_bridge.group.member import GroupMember
 from eventer_bridge.group.postgresql import PostgresqlLog, create_group
 from eventer_bridge.model import EventId, JsonPayload, RegisterEvent, SourceType, Status
 from eventer_bridge.packed import Batch, batch_of
@@ -46,7 +46,9 @@ class Server:
         self.backend, self.engine, self.log = backend, engine, log
         self.seen = Seen()
         engine.add_observer(self.seen)
-        self.member = Member(engine, backend, log, name, takeover_s=TAKEOVER_S, keep_s=float("inf"))
+        self.member = GroupMember(
+            engine, backend, log, name, takeover_s=TAKEOVER_S, keep_s=float("inf")
+        )
 
     @property
     def is_operational(self) -> bool:
