@@ -87,7 +87,7 @@ class Site:
     def __init__(self, cluster: Cluster, path: Path) -> None:
         self.cluster = cluster
         self.path = path
-        self.name = f"group {next(_names)}"
+        self.name = f"members {next(_names)}"
         self.config = PostgresqlConfig(cluster.dsn())
         self.servers: dict[str, Server] = {}
 
