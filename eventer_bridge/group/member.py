@@ -52,7 +52,7 @@ class MemberError(EventerBridgeError):
     """This store cannot be a member of the group; the message says why, and what to do."""
 
 
-class Member(Resource):
+class GroupMember(Resource):
     """See the module.
 
     Closing it stops the engine, and releases the epoch; the caller closes engine, backend and log
@@ -68,7 +68,10 @@ class Member(Resource):
 
     Attributes:
         state: of the group, as it was last read; None: it was not yet.
-        members: as they were last read.
+        changed_at_s: when that was last seen to change (``time.monotonic()``), as it does with each
+            beat of the active member.
+        members: as they were last read, at ``members_at_s`` (``time.monotonic()``).
+        takeovers: claims of this member while the active one had not released the epoch.
         failed: why it closed by itself; None: it did not.
     """
 
@@ -89,7 +92,9 @@ class Member(Resource):
         self._takeover_s = takeover_s
         self._keep_s = keep_s
         self.state: LogState | None = None
+        self.changed_at_s = self.members_at_s = time.monotonic()
         self.members: Sequence[MemberState] = ()
+        self.takeovers = 0
         self.failed: MemberError | None = None
         self._epoch: int | None = None  # that it claimed
         self._attempted: int | None = None  # that it claims, or did last
@@ -190,11 +195,17 @@ class Member(Resource):
                 await asyncio.sleep(limits.POLL_S)
 
     async def _read_state(self) -> LogState:
-        self.state = state = await self._log.state()
+        state = self._note(await self._log.state())
         await self._check(state)
         pending = self._backend.pending
         if pending and pending.epoch < state.epoch and pending.position > state.position:
             self._backend.decide(is_stored=False)  # nor will it be
+        return state
+
+    def _note(self, state: LogState) -> LogState:
+        before, self.state = self.state, state
+        if before is None or (before.epoch, before.beat) != (state.epoch, state.beat):
+            self.changed_at_s = time.monotonic()
         return state
 
     async def _check(self, state: LogState) -> None:
@@ -282,6 +293,7 @@ class Member(Resource):
         claimed = await self._log.claim(state, self.name, self._backend.base)
         extra = {"epoch": claimed.epoch, "before": state.active, "position": claimed.position}
         mlog.info("this member claims to be active", extra=extra)
+        self.takeovers += state.active is not None
         return claimed
 
     def _say_who_is_active(self, state: LogState) -> None:
@@ -299,7 +311,7 @@ class Member(Resource):
 
     async def _be_active(self, claimed: LogState) -> None:
         """Be active until it is told not to, or cannot."""
-        self.state = claimed
+        self._note(claimed)
         self._epoch, self._acknowledged = claimed.epoch, claimed.position
         self._is_fenced = self._is_to_step_down = False
         self._changed.clear()
@@ -488,8 +500,9 @@ class Member(Resource):
                 position = await backend.sync()
                 await self._log.note_member(self.name, position)
                 self.members = await self._log.members()
+                self.members_at_s = time.monotonic()
                 if self.is_active:
-                    self.state = await self._log.state()
+                    self._note(await self._log.state())
             except LogError as e:
                 mlog.debug("the group is not told of this member", extra={"reason": str(e)})
             except StorageError as e:

@@ -40,7 +40,7 @@ ERRORS: Final = (
 class Primary(NamedTuple):
     """A connection to the primary; ``place`` is its host and database.
 
-    ``timeline`` is 0 if there is no other host.
+    ``timeline`` is 0 where commits may be unreplicated.
     """
 
     connection: Connection
@@ -130,7 +130,7 @@ class PostgresqlConnector:
                     text = "what is committed can be lost with the power: set it to on"
                     raise _RefusedError(f"{name} is {settings[name]}, so {text}")
             timeline = 0
-            if len(self.config.servers()) > 1:
+            if not self._unreplicated:  # such a service may not tell
                 timeline = int(await connection.fetchval(TIMELINE), 16)
             if timeline < self.timeline:
                 raise _RefusedError("another server has taken over from it")

@@ -1,4 +1,7 @@
-"""``mariner group``: makes a group, shows it, and forgets a member, while gateways run or not."""
+"""``mariner group``: makes a group, shows it, and forgets a member, while gateways run or not.
+
+:mod:`~mariner.cli.step_down` is of a running one.
+"""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -19,8 +22,10 @@ from eventer_bridge.model import Timestamp, printable
 from mariner import limits
 from mariner.cli import output
 from mariner.cli.run import EXIT_FAILED, CommandError, errors, run
+from mariner.cli.status import members
+from mariner.cli.step_down import step_down
 from mariner.cli.target import JSON_OPTION, conf_option
-from mariner.cli.values import duration
+from mariner.gateway.status import MemberStatus
 
 if TYPE_CHECKING:
     from eventer_bridge.group.postgresql import PostgresqlLog
@@ -33,8 +38,12 @@ _conf_option = conf_option("Configuration file of a gateway of the group.")
 def group() -> None:
     """Make a group of gateways with one commit log, and look after it.
 
-    These commands ask the log itself, whether gateways run or not.
+    These commands ask the log itself, whether gateways run or not; but step-down, which asks the
+    gateway.
     """
+
+
+group.add_command(step_down)
 
 
 @group.command()
@@ -75,17 +84,6 @@ async def _create(core: "CoreConfig", its: "GroupConfig") -> str:
     )
 
 
-class MemberAnswer(msgspec.Struct):
-    """A member, as ``--json`` has it; ``seen_s``: seconds since it told of itself."""
-
-    name: str
-    is_active: bool
-    position: int
-    lag_records: int
-    lag_s: float
-    seen_s: float
-
-
 class GroupAnswer(msgspec.Struct):
     """A group, as ``--json`` has it; ``since`` the last member became active, or released it."""
 
@@ -98,7 +96,7 @@ class GroupAnswer(msgspec.Struct):
     position: int
     acknowledged: int
     trimmed: int
-    members: list[MemberAnswer]
+    members: list[MemberStatus]
 
 
 @group.command()
@@ -180,9 +178,9 @@ def _answer(name: str, state: LogState, members: list[MemberState]) -> GroupAnsw
         state.trimmed,
         [
             # the active one has what it wrote
-            MemberAnswer(i.name, True, i.position, 0, 0.0, i.seen_s)
+            MemberStatus(i.name, True, i.position, 0, 0.0, i.seen_s)
             if i.name == state.active
-            else MemberAnswer(
+            else MemberStatus(
                 i.name, False, i.position, max(0, state.position - i.position), i.lag_s, i.seen_s
             )
             for i in members
@@ -202,15 +200,4 @@ def _render(answer: GroupAnswer, place: str) -> RenderableType:
     summary.add_row("active", active)
     kept = f"{answer.position - answer.trimmed:,} kept"
     summary.add_row("records", f"{answer.position:,}, {kept}")
-    names = "MEMBER", "STATE", "POSITION", "RECORDS BEHIND", "BEHIND", "LAST SEEN"
-    table = output.table(*names, left=2)
-    for i in answer.members:
-        table.add_row(
-            Text(printable(i.name)),
-            Text("active", "green") if i.is_active else Text("follower"),
-            f"{i.position:,}",
-            f"{i.lag_records:,}",
-            duration(i.lag_s) if i.lag_records else "",
-            f"{duration(i.seen_s)} ago",
-        )
-    return Group(summary, "", table)
+    return Group(summary, "", members(answer.members))
