@@ -87,15 +87,13 @@ class Rig:
             f" gateway {max(self.memory_bytes) >> 20} MiB at most"
         )
 
-    async def active(self) -> Machine:
-        """The gateway that is active."""
-        while (name := await self.site.active()) is None:
-            await asyncio.sleep(0.05)
-        return self.site.machines[name]
+    def active(self) -> Machine:
+        """The gateway that was active just now."""
+        return self.site.machines[self.traffic.last_machine]
 
-    async def follower(self) -> Machine:
+    def follower(self) -> Machine:
         """One that is not."""
-        active = await self.active()
+        active = self.active()
         return self.chance.choice([i for i in self.site.machines.values() if i is not active])
 
     async def pause(self, at_most_s: float) -> None:
@@ -114,7 +112,7 @@ class Rig:
 
 async def kill_active(rig: Rig) -> None:
     """kill -9 of the active gateway."""
-    machine = await rig.active()
+    machine = rig.active()
     since_s = await machine.end(signal.SIGKILL)
     await rig.elsewhere(machine, since_s, rig.take_overs_s)
     await machine.start()
@@ -122,7 +120,7 @@ async def kill_active(rig: Rig) -> None:
 
 async def kill_and_restart(rig: Rig) -> None:
     """kill -9 of the active gateway, which is back before another one takes over."""
-    machine = await rig.active()
+    machine = rig.active()
     since_s = await machine.end(signal.SIGKILL)
     await machine.start()
     await rig.traffic.acknowledged(since_s)
@@ -130,7 +128,7 @@ async def kill_and_restart(rig: Rig) -> None:
 
 async def kill_follower(rig: Rig) -> None:
     """kill -9 of another gateway."""
-    machine = await rig.follower()
+    machine = rig.follower()
     since_s = await machine.end(signal.SIGKILL)
     await rig.traffic.acknowledged(since_s)
     await machine.start()
@@ -138,7 +136,7 @@ async def kill_follower(rig: Rig) -> None:
 
 async def step_down(rig: Rig) -> None:
     """A clean stop of the active gateway."""
-    machine = await rig.active()
+    machine = rig.active()
     if rig.is_alone:  # else it may not be able to
         rig.traffic.note_clean_stop()
     since_s = time.monotonic()
@@ -150,7 +148,7 @@ async def step_down(rig: Rig) -> None:
 
 async def stop_active(rig: Rig) -> None:
     """The active gateway stands still until another one took over, and comes back."""
-    machine = await rig.active()
+    machine = rig.active()
     since_s = time.monotonic()
     machine.signal(signal.SIGSTOP)
     try:
@@ -162,7 +160,7 @@ async def stop_active(rig: Rig) -> None:
 
 async def nap(rig: Rig) -> None:
     """The active gateway stands still for about as long as others wait."""
-    machine = await rig.active()
+    machine = rig.active()
     since_s = time.monotonic()
     machine.signal(signal.SIGSTOP)
     try:
@@ -174,12 +172,12 @@ async def nap(rig: Rig) -> None:
 
 async def cut_active(rig: Rig) -> None:
     """Nothing passes between the active gateway and the database, or in one way only."""
-    await _cut(rig, await rig.active())
+    await _cut(rig, rig.active())
 
 
 async def cut_follower(rig: Rig) -> None:
     """The same of a follower."""
-    await _cut(rig, await rig.follower())
+    await _cut(rig, rig.follower())
 
 
 async def _cut(rig: Rig, machine: Machine) -> None:

@@ -149,10 +149,6 @@ class GroupSite:
         text = statement.format(its=f"name = '{self.name}'")
         return await asyncio.to_thread(self.cluster.primary.sql, text)
 
-    async def active(self) -> str | None:
-        """Which one is active, as the log says."""
-        return await self.sql("SELECT active FROM mariner.groups WHERE {its}") or None
-
     async def until_streaming(self) -> None:
         """Wait until all standbys follow the primary."""
         async with asyncio.timeout(STREAMING_TIMEOUT_S):

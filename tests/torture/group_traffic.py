@@ -86,6 +86,7 @@ class Traffic:
         keyed: requests with a key that were acknowledged, by key.
         is_calm: whether nothing fails.
         lags_s: from an acknowledgement until a follower notified of the event, while it is.
+        last_machine: the gateway that acknowledged a request most recently.
         n_unknown, n_refused, n_repeated: requests that were answered so, or sent again.
     """
 
@@ -96,6 +97,7 @@ class Traffic:
         self.lags_s: list[float] = []
         self.n_unknown = self.n_refused = self.n_repeated = 0
         self.machines = site.machines
+        self.last_machine = next(iter(site.machines))
         self._chance = chance
         self._going = asyncio.Event()
         self._n_under_way = 0
@@ -276,6 +278,8 @@ class Traffic:
         now_s = time.monotonic()
         self.ledger.acknowledge(events)
         self._acks.append((now_s, begun_s, machine))
+        if machine != KEYED:
+            self.last_machine = machine
         self._told_s[events[-1].id] = now_s
         if begun_s > self._trouble_s.get(machine, 0.0) + 2 * CURSOR_S:
             self._durable_s[machine] = begun_s - CURSOR_S
