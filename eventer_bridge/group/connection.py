@@ -31,7 +31,7 @@ class PostgresqlConnection:
         self._primary: Primary | None = None
         self._connecting: asyncio.Task[Primary] | None = None
         self._is_closed = False
-        self._warnings: list[str] = []
+        self._warning: str | None = None  # of the statement that runs
 
     async def fetch(self, statement: str, *args: object) -> Rows:
         """Run a statement that changes nothing; ``LogError``: it failed."""
@@ -78,7 +78,9 @@ class PostgresqlConnection:
         if self._is_closed:
             raise self._error("closed")
         if self._primary is not None and not self._primary.connection.is_closed():
-            return self._primary
+            if self._primary.timeline == self._connector.timeline:
+                return self._primary
+            self._disconnect()  # another connection found a later primary
         self._primary = None
         self._connecting = asyncio.create_task(self._connector.connect(deadline_s))
         try:
@@ -99,7 +101,7 @@ class PostgresqlConnection:
         changes: bool,
     ) -> Rows:
         connection = primary.connection
-        self._warnings.clear()
+        self._warning = None
         loop = asyncio.get_running_loop()
         # asyncpg's own timeout would cancel the statement, and with it the wait for replication
         timer = loop.call_at(deadline_s, connection.terminate)
@@ -117,14 +119,14 @@ class PostgresqlConnection:
             raise
         finally:
             timer.cancel()
-        if changes and self._warnings:
+        if changes and self._warning is not None:
             # such as "canceling wait for synchronous replication": it is there, maybe only there
-            raise self._error(self._warnings[0], is_unknown=True)
+            raise self._error(self._warning, is_unknown=True)
         return rows
 
     def _on_message(self, _connection: object, message: asyncpg.PostgresLogMessage) -> None:
         if message.severity_en == "WARNING":
-            self._warnings.append(message.message)
+            self._warning = message.message
 
     def _disconnect(self) -> None:
         if self._primary is not None:

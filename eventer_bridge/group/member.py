@@ -20,7 +20,6 @@ Belongs to the event loop's thread.
 """
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Sequence
@@ -33,6 +32,7 @@ from eventer_bridge.core.engine import Engine
 from eventer_bridge.errors import (
     ClosedError,
     EventerBridgeError,
+    ModuleError,
     OutcomeUnknownError,
     StorageError,
     StoreDamagedError,
@@ -97,6 +97,7 @@ class Member(Resource):
         self.takeovers = 0
         self.failed: MemberError | None = None
         self._epoch: int | None = None  # that it claimed
+        self._attempted: int | None = None  # that it claims, or did last
         self._acknowledged = 0  # position, of what it appended
         self._alive_s = 0.0  # when the last append or beat that succeeded was begun
         self._appended = asyncio.Event()
@@ -110,6 +111,7 @@ class Member(Resource):
         engine.waits_for = "the log of the group was not read yet"
         self.async_group.spawn(self._run)
         self.async_group.spawn(self._tell_periodically)
+        self.async_group.spawn(self._trim_periodically)
 
     @property
     def is_active(self) -> bool:
@@ -140,6 +142,7 @@ class Member(Resource):
     async def _run(self) -> None:
         try:
             await self._backend.follow()
+            self._engine.give_up()
             while True:
                 claimed = await self._follow()
                 await self._be_active(claimed)
@@ -164,17 +167,19 @@ class Member(Resource):
                 if self._is_stale or self._backend.failure is not None:
                     await self._recover()
                 state = await self._read_state()
-                n_read = await self._catch_up(state.acknowledged)
                 self._note_lag()
+                n_read = await self._read_some(state.acknowledged)
                 now_s = time.monotonic()
                 if beat != (state.epoch, state.beat):
                     beat, since_s = (state.epoch, state.beat), now_s
                 self._say_who_is_active(state)
+                if (state.epoch, state.active) == (self._attempted, self.name):
+                    return state  # the answer to the claim was lost
                 is_due = state.active is None or now_s - since_s >= self._takeover_s
                 if is_due and not n_read and await self._may_claim(now_s):
                     return await self._claim(state)
             except FencedError:
-                continue
+                await asyncio.sleep(limits.POLL_S)
             except LogError as e:
                 beat = None  # the active one cannot beat either
                 self._wait_for(f"{_UNREACHABLE}: {e}")
@@ -217,7 +222,7 @@ class Member(Resource):
                 f"{place}the event store is of another group ({row.group_id}, not"
                 f" {state.group_id}): {await self._how_to_join()}"
             )
-        base = backend.history_id
+        base = backend.base if row is None else None
         if row is None and state.base is not None and base != state.base:
             text = "has events of its own" if base else "is empty, and the group did not begin so"
             raise MemberError(f"{place}the event store {text}: {await self._how_to_join()}")
@@ -227,7 +232,8 @@ class Member(Resource):
                 f" the group begins behind {state.trimmed}: {await self._how_to_join()}"
             )
         if backend.position > state.position:
-            raise MemberError(
+            # or it was not asked of the primary, but of one that was
+            raise LogError(
                 f"{place}the event store has come to position {backend.position}, and the log of"
                 f" the group ends at {state.position}: the log lost records that were acknowledged"
             )
@@ -244,20 +250,28 @@ class Member(Resource):
 
     async def _catch_up(self, up_to: int) -> int:
         """Apply the records up to a position; returns how many."""
-        backend, before = self._backend, self._backend.position
-        while backend.position < up_to:
-            records = await self._log.read(backend.position, up_to, limits.READ_BYTES)
-            if not records:
-                raise LogError(f"the group's log has no record {backend.position + 1}")
-            assert self.state is not None
-            for record in records:
-                try:
-                    await backend.apply(
-                        self.state.group_id, record.position, record.epoch, record.parts
-                    )
-                except StoreDamagedError as e:
-                    raise MemberError(f"{e}: {await self._how_to_join()}") from None
-        return backend.position - before
+        before = self._backend.position
+        while await self._read_some(up_to):
+            pass
+        return self._backend.position - before
+
+    async def _read_some(self, up_to: int) -> int:
+        """As :meth:`_catch_up`, a piece of it."""
+        backend = self._backend
+        if backend.position >= up_to:
+            return 0
+        records = await self._log.read(backend.position, up_to, limits.READ_BYTES)
+        if not records:
+            raise LogError(f"the group's log has no record {backend.position + 1}")
+        assert self.state is not None
+        for record in records:
+            try:
+                await backend.apply(
+                    self.state.group_id, record.position, record.epoch, record.parts
+                )
+            except StoreDamagedError as e:
+                raise MemberError(f"{e}: {await self._how_to_join()}") from None
+        return len(records)
 
     def _note_lag(self) -> None:
         if not self.lag_records:
@@ -275,7 +289,8 @@ class Member(Resource):
 
     async def _claim(self, state: LogState) -> LogState:
         self._alive_s = time.monotonic()
-        claimed = await self._log.claim(state, self.name, self._backend.history_id)
+        self._attempted = state.epoch + 1
+        claimed = await self._log.claim(state, self.name, self._backend.base)
         extra = {"epoch": claimed.epoch, "before": state.active, "position": claimed.position}
         mlog.info("this member claims to be active", extra=extra)
         self.takeovers += state.active is not None
@@ -300,14 +315,13 @@ class Member(Resource):
         self._epoch, self._acknowledged = claimed.epoch, claimed.position
         self._is_fenced = self._is_to_step_down = False
         self._changed.clear()
+        self._attempted = None
         beating = asyncio.create_task(self._beat_periodically(claimed.epoch))
-        engine = self._engine
         try:
             self._behind_since_s = None
             self._wait_for("it applies the rest of the log first")
             if await self._go_on(claimed.epoch):
-                engine.take_over()
-                engine.waits_for = self._reason = None
+                self._engine.waits_for = self._reason = None
                 audit.info("active", extra={"member": self.name, "epoch": claimed.epoch})
                 # not cancelled half-way: stop() ends what start() began, in the store as well
                 await uncancellable(self._start_engine())
@@ -317,8 +331,11 @@ class Member(Resource):
 
     async def _start_engine(self) -> None:
         try:
+            self._engine.take_over()
             await self._engine.start()
-        except (StorageError, OutcomeUnknownError) as e:
+        except ModuleError as e:
+            raise MemberError(str(e)) from e
+        except EventerBridgeError as e:
             mlog.error("engine cannot be started", extra={"reason": str(e)})
             self._is_to_step_down = True
             self._changed.set()
@@ -337,11 +354,13 @@ class Member(Resource):
 
         After a claim, and after a failure in its epoch.
         """
-        while True:
+        failing_since_s: float | None = None
+        while not self._is_to_step_down:
             began_s = time.monotonic()
             try:
                 position = await self._log.settle(epoch)
                 self._alive_s = began_s
+                failing_since_s = failing_since_s or began_s
                 return await self._lead(epoch, position)
             except FencedError as e:
                 mlog.warning("another member is active now", extra={"reason": str(e)})
@@ -349,14 +368,17 @@ class Member(Resource):
                 return False
             except LogError as e:
                 self._backend.fail(e)
+                if failing_since_s and began_s - failing_since_s >= self._takeover_s:
+                    return False  # it can be written, and not read: another member may do better
                 await asyncio.sleep(limits.RETRY_S)
+        return False
 
     async def _lead(self, epoch: int, position: int) -> bool:
         """Have the store take commits, which has all up to a position; false: the store fails."""
         backend = self._backend
         try:
             if backend.failure is not None:
-                await self._recover()
+                await backend.recover(is_to_follow=False)
             await self._catch_up(position)
             if backend.pending is not None:  # it is behind the end
                 backend.decide(is_stored=False)
@@ -365,7 +387,7 @@ class Member(Resource):
             await backend.lead(self.state.group_id, epoch, partial(self._append, epoch))
         except (LogError, StoreDamagedError, StoreFormatError):
             raise
-        except StorageError as e:
+        except (StorageError, RuntimeError) as e:  # RuntimeError: no more threads
             mlog.error("this member cannot be active", extra={"reason": str(e)})
             return False
         return True
@@ -388,22 +410,17 @@ class Member(Resource):
 
     async def _beat_periodically(self, epoch: int) -> None:
         """Show that this member is alive, and followers what is acknowledged."""
-        period_s, told = self._takeover_s / limits.BEATS, 0
-        while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(period_s):
-                    await self._appended.wait()
-                    await asyncio.sleep(limits.QUIET_S)
-            self._appended.clear()
+        period_s = self._takeover_s / limits.BEATS
+        while self._epoch == epoch:
+            is_told_soon = not await self._wait_quiet(period_s)
             if self._backend.failure is not None:  # what goes on then is a beat, too
                 await asyncio.sleep(limits.RETRY_S)
                 continue
             began_s = time.monotonic()
-            if told == self._acknowledged and began_s - self._alive_s < period_s / 2:
+            if is_told_soon and began_s - self._alive_s < period_s / 2:
                 continue
-            told = self._acknowledged
             try:
-                await self._log.beat(epoch, told)
+                await self._log.beat(epoch, self._acknowledged)
                 self._alive_s = began_s
             except FencedError as e:
                 mlog.warning("another member is active now", extra={"reason": str(e)})
@@ -411,10 +428,22 @@ class Member(Resource):
                 self._changed.set()
                 return
             except LogError as e:
-                told = 0
                 if time.monotonic() - self._alive_s >= self._takeover_s:
                     self._backend.fail(LogError(f"{_UNREACHABLE}: {e}"))
                 await asyncio.sleep(min(limits.RETRY_S, period_s))
+
+    async def _wait_quiet(self, period_s: float) -> bool:
+        """Wait for a record, and until no other one follows; false: none came, or they go on."""
+        try:
+            async with asyncio.timeout(period_s):
+                await self._appended.wait()
+                while self._appended.is_set():
+                    self._appended.clear()
+                    await asyncio.sleep(limits.QUIET_S)
+        except TimeoutError:
+            self._appended.clear()
+            return False
+        return True
 
     async def _end_active(self, epoch: int, beating: asyncio.Task[None]) -> None:
         """Stop the engine, and release the epoch if it is still this member's."""
@@ -423,15 +452,15 @@ class Member(Resource):
         if self._is_fenced or backend.failure is not None:
             await backend.follow()
         try:
-            await engine.stop()
+            await engine.stop(is_last=not self.is_open)
             if not backend.is_passive:
                 await engine.settle()
                 await backend.flush()
         except EventerBridgeError as e:
             mlog.error("this member did not stop cleanly", extra={"reason": str(e)})
-        beating.cancel()
-        await asyncio.wait([beating])
         self._epoch = None
+        self._appended.set()  # its statement is not cut off, which would cost the connection
+        await asyncio.wait([beating])
         await backend.follow()
         engine.give_up()
         if not self._is_fenced:
@@ -457,14 +486,11 @@ class Member(Resource):
 
     async def _recover(self) -> None:
         """Have the store as it is on the disk, so that it can go on."""
-        await self._backend.recover()
+        await self._backend.recover(is_to_follow=True)
         self._is_stale = False
-        if not self.is_active:
-            await self._backend.follow()
 
     async def _tell_periodically(self) -> None:
         """Sync the store, tell the group up to where, and trim the log."""
-        trimmed_s = time.monotonic()
         while True:
             await asyncio.sleep(limits.TELL_PERIOD_S)
             backend = self._backend
@@ -477,10 +503,16 @@ class Member(Resource):
                 self.members_at_s = time.monotonic()
                 if self.is_active:
                     self._note(await self._log.state())
-                    if time.monotonic() - trimmed_s >= limits.TRIM_PERIOD_S:
-                        trimmed_s = time.monotonic()
-                        await self._log.trim(self._keep_s)
             except LogError as e:
                 mlog.debug("the group is not told of this member", extra={"reason": str(e)})
             except StorageError as e:
                 backend.fail(e)
+
+    async def _trim_periodically(self) -> None:
+        while True:
+            await asyncio.sleep(limits.TRIM_PERIOD_S)
+            if self.is_active:
+                try:
+                    await self._log.trim(self._keep_s)
+                except LogError as e:
+                    mlog.debug("the log is not trimmed", extra={"reason": str(e)})

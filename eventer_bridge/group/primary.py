@@ -40,7 +40,7 @@ ERRORS: Final = (
 class Primary(NamedTuple):
     """A connection to the primary; ``place`` is its host and database.
 
-    ``timeline`` is 0 if there is no other host.
+    ``timeline`` is 0 where commits may be unreplicated.
     """
 
     connection: Connection
@@ -55,13 +55,16 @@ class PostgresqlConnector:
         config: the servers.
         timeout_s: most seconds that a statement takes, with connecting.
         unreplicated: whether commits may be lost with the primary.
+
+    Attributes:
+        timeline: the highest one that it has seen.
     """
 
     def __init__(self, config: PostgresqlConfig, timeout_s: float, *, unreplicated: bool) -> None:
         self.config = config
         self._timeout_s = timeout_s
         self._unreplicated = unreplicated
-        self._timeline = 0  # the highest one ever seen
+        self.timeline = 0
 
     async def connect(self, deadline_s: float) -> Primary:
         """A new connection; ``LogError``: none by then, with the reason of each host."""
@@ -98,7 +101,7 @@ class PostgresqlConnector:
                     primary.connection.terminate()
         if best is None:
             raise error_at(reasons)
-        self._timeline = best.timeline
+        self.timeline = max(self.timeline, best.timeline)
         return best
 
     def problem_of(self, row: asyncpg.Record) -> str | None:
@@ -127,9 +130,9 @@ class PostgresqlConnector:
                     text = "what is committed can be lost with the power: set it to on"
                     raise _RefusedError(f"{name} is {settings[name]}, so {text}")
             timeline = 0
-            if len(self.config.servers()) > 1:
+            if not self._unreplicated:  # such a service may not tell
                 timeline = int(await connection.fetchval(TIMELINE), 16)
-            if timeline < self._timeline:
+            if timeline < self.timeline:
                 raise _RefusedError("another server has taken over from it")
             return Primary(connection, place, timeline)
         except BaseException:

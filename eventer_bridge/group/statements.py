@@ -196,7 +196,7 @@ FROM (
             SELECT r.position, r.at FROM mariner.records r JOIN mariner.groups USING (name)
             WHERE r.name = $1 AND r.position > trimmed AND r.n_parts IS NOT NULL
             ORDER BY r.position LIMIT $3
-        ) oldest WHERE at < clock_timestamp() - make_interval(secs => $2))
+        ) oldest WHERE extract(epoch FROM clock_timestamp() - at) > $2::float8)
     ) AS up_to
 ) t
 WHERE g.name = $1 AND g.acknowledged > g.trimmed AND t.up_to > g.trimmed  -- not so if it is null

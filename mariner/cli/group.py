@@ -22,9 +22,10 @@ from eventer_bridge.model import Timestamp, printable
 from mariner import limits
 from mariner.cli import output
 from mariner.cli.run import EXIT_FAILED, CommandError, errors, run
+from mariner.cli.status import members
 from mariner.cli.step_down import step_down
 from mariner.cli.target import JSON_OPTION, conf_option
-from mariner.cli.values import duration
+from mariner.gateway.status import MemberStatus
 
 if TYPE_CHECKING:
     from eventer_bridge.group.postgresql import PostgresqlLog
@@ -83,17 +84,6 @@ async def _create(core: "CoreConfig", its: "GroupConfig") -> str:
     )
 
 
-class MemberAnswer(msgspec.Struct):
-    """A member, as ``--json`` has it; ``seen_s``: seconds since it told of itself."""
-
-    name: str
-    is_active: bool
-    position: int
-    lag_records: int
-    lag_s: float
-    seen_s: float
-
-
 class GroupAnswer(msgspec.Struct):
     """A group, as ``--json`` has it; ``since`` the last member became active, or released it."""
 
@@ -106,7 +96,7 @@ class GroupAnswer(msgspec.Struct):
     position: int
     acknowledged: int
     trimmed: int
-    members: list[MemberAnswer]
+    members: list[MemberStatus]
 
 
 @group.command()
@@ -188,9 +178,9 @@ def _answer(name: str, state: LogState, members: list[MemberState]) -> GroupAnsw
         state.trimmed,
         [
             # the active one has what it wrote
-            MemberAnswer(i.name, True, i.position, 0, 0.0, i.seen_s)
+            MemberStatus(i.name, True, i.position, 0, 0.0, i.seen_s)
             if i.name == state.active
-            else MemberAnswer(
+            else MemberStatus(
                 i.name, False, i.position, max(0, state.position - i.position), i.lag_s, i.seen_s
             )
             for i in members
@@ -210,15 +200,4 @@ def _render(answer: GroupAnswer, place: str) -> RenderableType:
     summary.add_row("active", active)
     kept = f"{answer.position - answer.trimmed:,} kept"
     summary.add_row("records", f"{answer.position:,}, {kept}")
-    names = "MEMBER", "STATE", "POSITION", "RECORDS BEHIND", "BEHIND", "LAST SEEN"
-    table = output.table(*names, left=2)
-    for i in answer.members:
-        table.add_row(
-            Text(printable(i.name)),
-            Text("active", "green") if i.is_active else Text("follower"),
-            f"{i.position:,}",
-            f"{i.lag_records:,}",
-            duration(i.lag_s) if i.lag_records else "",
-            f"{duration(i.seen_s)} ago",
-        )
-    return Group(summary, "", table)
+    return Group(summary, "", members(answer.members))

@@ -100,7 +100,7 @@ def render(status: gateway.GatewayStatus) -> RenderableType:
     """The status, the most important first."""
     parts: list[RenderableType] = [_summary(status)]
     if status.group is not None and status.group.members:
-        parts += ["", _members(status.group.members)]
+        parts += ["", members(status.group.members)]
     parts += ["", _wires(status.wires)]
     if status.clients:
         parts += ["", _clients(status.clients, status.clients_left_out)]
@@ -186,10 +186,11 @@ def _group(group: gateway.GroupStatus) -> Iterator[tuple[str, str]]:
     yield "", f"{position}{behind}{kept}; its log changed {duration(group.silent_s)} ago"
 
 
-def _members(members: list[gateway.MemberStatus]) -> Table:
+def members(found: list[gateway.MemberStatus]) -> Table:
+    """The members of a group."""
     names = "MEMBER", "STATE", "POSITION", "RECORDS BEHIND", "BEHIND", "LAST SEEN"
     table = output.table(*names, left=2)
-    for i in members:
+    for i in found:
         table.add_row(
             Text(printable(i.name)),
             Text("active", "green") if i.is_active else Text("follower"),

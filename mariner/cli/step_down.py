@@ -4,7 +4,6 @@ from pathlib import Path
 
 import click
 
-from eventer_bridge.model import printable
 from mariner.cli import output
 from mariner.cli.run import errors
 from mariner.cli.target import find_gateway, gateway_option
@@ -30,6 +29,4 @@ def step_down(path: Path) -> None:
         socket, to = find_gateway(path)
         answer = group_requests.ask(socket, StepDownRequest(), to)
     after = duration(answer.after_s)
-    output.write_text(
-        f"member {printable(answer.active)!r} is active after {after}, epoch {answer.epoch:,}"
-    )
+    output.write_text(f"member {answer.active!r} is active after {after}, epoch {answer.epoch:,}")

@@ -395,7 +395,8 @@ def _group_status(member: Member, groups: Node) -> Node:
     members.sort(key=lambda i: (-i["lag_s"], -i["lag_records"], -i["seen_s"]))
     active = None if member.state is None else member.state.active
     since = None if node["since_s"] is None else datetime.fromtimestamp(node["since_s"], UTC)
-    return node | {
+    return {
+        **node,
         "name": name,
         "member": member.name,
         "active": active,

@@ -1,17 +1,26 @@
 """The group of a gateway: what is wrong with it, its members, and that it steps down."""
 
+import logging
 import time
+from pathlib import Path
 
 import pytest
 from nicegui import Client, ui
 
 from eventer_bridge.errors import ControlError
+from eventer_bridge.group import limits as group_limits
 from eventer_bridge.model import Status
+from mariner.gateway.counts import StatusReport
 from mariner.gateway.group_requests import StepDownAnswer, StepDownRequest
 from mariner_console import limits, texts
+from mariner_console.config import WatchedGateway
 from mariner_console.page import parts
 from mariner_console.page.overview import OverviewPanel
 from mariner_console.view import GatewayView, Problem, find_problems, parse
+from mariner_console.watcher import Watcher
+from tests.support.member_gateway import make_group, member_gateway
+from tests.support.postgresql import Cluster
+from tests.support.waiting import until
 
 WELL = """
 mariner_group_active{group="plant"} 0.0
@@ -159,3 +168,34 @@ async def test_the_active_one_steps_down_when_it_is_confirmed(
     view.on_scrape(parse(WELL, time.monotonic()), 0)
     group.refresh(is_old=False)
     assert not group._form.visible
+
+
+async def test_a_real_gateway_is_asked_and_knows_who_asks(
+    tmp_path: Path,
+    postgresql: Cluster,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    caplog.set_level(logging.INFO, "audit")
+    monkeypatch.setattr(group_limits, "STEP_DOWN_S", 0.2)
+    dsn, http = postgresql.dsn(), {"host": "127.0.0.1", "port": 0}
+    await make_group(dsn, "watched")
+    async with member_gateway(tmp_path, dsn, "a", "watched", http=http) as gateway:
+        StatusReport(gateway)
+        assert gateway.http is not None
+        config = WatchedGateway(
+            "north",
+            "127.0.0.1",
+            "app",
+            gateway.mariner.port,
+            token="secret",
+            metrics=f"http://127.0.0.1:{gateway.http.port}/metrics",
+            control=tmp_path / "a" / "control.sock",
+        )
+        async with Watcher(config) as watcher:
+            view = watcher.view
+            await until(lambda: view.scrape and view.scrape.value("mariner_group_active") == 1)
+            with pytest.raises(ControlError, match="member 'a' is active again"):
+                await watcher.request_step_down(StepDownRequest("anna"))
+    [asked] = [i.__dict__ for i in caplog.records if i.msg == "step down"]
+    assert (asked["member"], asked["epoch"], asked["operator"]) == ("a", 1, "anna")

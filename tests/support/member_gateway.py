@@ -10,7 +10,7 @@ from eventer_bridge.group.dsn import PostgresqlConfig
 from mariner.gateway.gateway import Gateway
 from tests.support.inprocess import running_gateway
 
-TAKEOVER_S: Final = 0.5
+TAKEOVER_S: Final = 1.0
 
 
 async def make_group(dsn: str, name: str = "plant") -> None:

@@ -469,8 +469,11 @@ class GroupCommit(Backend):
 
     def _fail_groups(self, error: StorageError) -> None:
         """Nothing can be stored: fail all commits that are waited for."""
-        self._uncounted = None
         self._set_failure(str(error))
+        self._refuse_groups(error)
+
+    def _refuse_groups(self, error: StorageError) -> None:
+        self._uncounted = None
         for unsaved in self._groups:
             if unsaved.future.done():
                 continue

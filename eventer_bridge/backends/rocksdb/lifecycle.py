@@ -61,7 +61,8 @@ class Database:
 
     ``path`` is created where there is none. ``read_only``: look at a database that no process has
     open; nothing is created or changed. ``is_volatile``: it is removed when it is closed, so
-    nothing is synced.
+    nothing is synced. ``is_recorded``: it is that of a member of a group (``member``), whose
+    commits are in a log elsewhere, and are written while others are synced.
 
     Attributes:
         is_closing: set by the owner, so that long reads end.
@@ -73,8 +74,16 @@ class Database:
             may do without entries that are not loaded.
     """
 
-    def __init__(self, path: Path, *, read_only: bool = False, is_volatile: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        read_only: bool = False,
+        is_volatile: bool = False,
+        is_recorded: bool = False,
+    ) -> None:
         self.path = path
+        self.is_recorded = is_recorded
         self._read_errors = StorageErrors(path, "read failed")
         self.is_volatile = is_volatile
         self.is_closing = False
@@ -180,7 +189,7 @@ class Database:
         if self.is_volatile:
             return
         with directories.os_errors(self.path, "cannot be written"):
-            self._mark = Mark(self.path)
+            self._mark = Mark(self.path, is_written_meanwhile=self.is_recorded)
 
     def _take(self, db: Rdict) -> None:
         self._db = db

@@ -24,7 +24,6 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
@@ -42,9 +41,16 @@ from eventer_bridge.backends.rocksdb.commit import Commit, Group
 from eventer_bridge.backends.rocksdb.group_commit import CommitObserver
 from eventer_bridge.backends.rocksdb.keys import SessionBlock, TypeId
 from eventer_bridge.backends.rocksdb.latest import Row
-from eventer_bridge.backends.rocksdb.opening import Opened, ext_call, ext_load, ext_open_member
-from eventer_bridge.backends.rocksdb.records import Operation, Place
+from eventer_bridge.backends.rocksdb.opening import (
+    Opened,
+    ext_call,
+    ext_load,
+    ext_open_member,
+    unexpected,
+)
+from eventer_bridge.backends.rocksdb.records import Operation, Place, RowBatch
 from eventer_bridge.backends.rocksdb.store import Store
+from eventer_bridge.backends.rocksdb.types import TypeRegistry
 from eventer_bridge.errors import (
     OutcomeUnknownError,
     StorageError,
@@ -64,8 +70,10 @@ AppendCb: TypeAlias = Callable[[int, Sequence[bytes]], Awaitable[None]]
 
 
 _THREAD_BYTES: Final = 64 << 10
-_THREAD_ROWS: Final = 1000
-"""From so much on, parts are encoded and decoded on another thread: 1 ms."""
+"""From so much on, parts are encoded and decoded on another thread: 2 ms."""
+
+_STEP_ROWS: Final = 256
+"""Rows of a record that are looked at in one step: 0.1 ms."""
 
 
 class GroupRow(msgspec.Struct, frozen=True, array_like=True):
@@ -73,6 +81,7 @@ class GroupRow(msgspec.Struct, frozen=True, array_like=True):
 
     group_id: str
     position: int
+    digest: int  # of the record there
 
 
 _encode_row: Final = msgspec.msgpack.Encoder().encode
@@ -91,7 +100,7 @@ class AppliedBlock(NamedTuple):
 
     block: SessionBlock
     values: Mapping[bytes, bytes]
-    names: Mapping[TypeId, EventType]
+    types: TypeRegistry
 
     @property
     def server(self) -> int:
@@ -103,11 +112,16 @@ class AppliedBlock(NamedTuple):
         """The last of the sessions."""
         return keys.decode_int(self.block.last_session)
 
+    def has_type(self, event_type: EventType) -> bool:
+        """Whether it may have events of a type."""
+        type_id = self.types.ids.get(event_type)
+        return type_id is not None and type_id in self.block.entries
+
     def sessions(self) -> Steps[list[list[Event]]]:
         """The events of each session, made in steps."""
         sessions: list[list[Event]] = []
         for n_events, key in enumerate(self.block.event_keys()):
-            [event] = keys.decode_events([(key, self.values[key])], self.names)
+            [event] = keys.decode_events([(key, self.values[key])], self.types.names)
             if not sessions or sessions[-1][0].id.session != event.id.session:
                 sessions.append([])
             sessions[-1].append(event)
@@ -156,7 +170,7 @@ class MemberBackend(RocksDbBackend):
         key_retention: KeyRetention,
     ) -> None:
         super().__init__(opened, on_commit, rules, clock, key_retention)
-        self._store.is_recorded = self.is_passive = True
+        self.is_passive = True
         self.rules_when_active: Sequence[RetentionRule] = ()
         self.group_row = read_group(self._store)
         self.pending: Pending | None = None
@@ -165,6 +179,7 @@ class MemberBackend(RocksDbBackend):
         self._epoch = 0
         self._sending: asyncio.Task[None] | None = None
         self._sent: Pending | None = None
+        self._synced = -1
 
     @property
     def position(self) -> int:
@@ -176,63 +191,87 @@ class MemberBackend(RocksDbBackend):
     async def apply(self, group_id: str, position: int, epoch: int, parts: Sequence[bytes]) -> None:
         """Write a record of the log, the next one.
 
-        ``StoreDamagedError``: it is damaged, or not the next one. ``StorageError``: it cannot be
-        written; :meth:`recover` is to be called then.
+        ``StoreDamagedError``: it is damaged, or does not follow what is here. ``StorageError``: it
+        cannot be written; :meth:`recover` is to be called then.
         """
         self._check_open()
-        if position != self.position + 1:
+        before = self.group_row or GroupRow(group_id, 0, 0)
+        if position != before.position + 1:
             raise StoreDamagedError(
-                f"record {position} of the group's log comes after {self.position}: some are"
+                f"record {position} of the group's log comes after {before.position}: some are"
                 " missing"
             )
-        decoded: list[list[Operation]] = []
-        for number, part in enumerate(parts):
-            place = Place(position, epoch, number, len(parts))
-            try:
-                if len(part) < _THREAD_BYTES:
-                    decoded.append(records.decode_part(part, place))
-                else:
-                    decoded.append(await asyncio.to_thread(records.decode_part, part, place))
-            except ValueError as e:
-                text = f"record {position} of the group's log is damaged: {e}"
-                raise StoreDamagedError(text) from None
-        await run(self._write_parts(decoded, GroupRow(group_id, position)))
-        pending = self.pending
-        values: dict[bytes, bytes] = {}
-        for operations in decoded:
-            for type_id, data in records.puts(operations, "type"):
-                self._types.learn(type_id, keys.decode_type(data))
-            values.update(records.puts(operations, "event"))
-        latest: dict[TypeId, Row] = {}
-        for row in values.items():
-            type_id = row[0][: keys.TYPE_BYTES]
-            if (known := latest.get(type_id)) is None or known[0] < row[0]:
-                latest[type_id] = row
-        await run(self._latest.update_in_steps(latest))
+        decoded = [
+            await self._decode(part, Place(before.digest, position, epoch, number, len(parts)))
+            for number, part in enumerate(parts)
+        ]
+        await run(self._learn(decoded))  # who reads finds the type of each row
+        row = GroupRow(group_id, position, records.digest_of(parts))
+        await run(self._write_parts(decoded, row))
+        blocks = await run(self._take_in(decoded))
         if not self.history_id:
             self.history_id = self._read(self._store.history_id) or ""
-        blocks = [
-            AppliedBlock(SessionBlock(key, entries), values, self._types.names)
-            for operations in decoded
-            for key, entries in records.puts(operations, "session")
-        ]
-        # retention rewrites blocks without their events
-        new = [i for i in blocks if next(i.block.event_keys(), None) in values]
+        pending = self.pending
         is_ours = pending is not None and pending == (epoch, position)
         if pending is not None and pending.position == position:
             self.decide(is_stored=is_ours)  # by which observers are notified
-        if new and not is_ours:
-            await self.on_applied(new)
+        if blocks and not is_ours:
+            await self.on_applied(blocks)
+
+    async def _decode(self, part: bytes, place: Place) -> list[Operation]:
+        try:
+            if records.plain_bytes(part) < _THREAD_BYTES:
+                return records.decode_part(part, place)
+            return await asyncio.to_thread(records.decode_part, part, place)
+        except ValueError as e:
+            text = f"record {place.position} of the group's log is damaged: {e}"
+            raise StoreDamagedError(text) from None
+
+    def _learn(self, parts: Sequence[Sequence[Operation]]) -> Steps[None]:
+        """Add the types that a record brings."""
+        for operations in parts:
+            for n_rows, (code, key, value) in enumerate(operations, 1):
+                if code == records.PUT_IN["type"]:
+                    self._types.learn(key, keys.decode_type(value))
+                if n_rows % _STEP_ROWS == 0:
+                    yield
+            yield
+
+    def _take_in(self, parts: Sequence[Sequence[Operation]]) -> Steps[list[AppliedBlock]]:
+        """Note the latest events of a record that was written; returns its new blocks."""
+        values: dict[bytes, bytes] = {}
+        latest: dict[TypeId, Row] = {}
+        blocks: list[SessionBlock] = []
+        put_event, put_block = records.PUT_IN["event"], records.PUT_IN["session"]
+        for operations in parts:
+            for n_rows, (code, key, value) in enumerate(operations, 1):
+                if code == put_event:
+                    values[key] = value
+                    known = latest.get(key[: keys.TYPE_BYTES])
+                    if known is None or known[0] < key:
+                        latest[key[: keys.TYPE_BYTES]] = key, value
+                elif code == put_block:
+                    blocks.append(SessionBlock(key, value))
+                if n_rows % _STEP_ROWS == 0:
+                    yield
+            yield
+        yield from self._latest.update_in_steps(latest)
+        # retention rewrites blocks without their events
+        new = [block for block in blocks if next(block.event_keys(), None) in values]
+        return [AppliedBlock(block, values, self._types) for block in new]
 
     def _write_parts(
         self,
         parts: Sequence[Sequence[Operation]],
         row: GroupRow,
         sessions: AbstractSet[bytes] = frozenset(),
+        is_given_up: Callable[[], bool] = lambda: False,
     ) -> Steps[None]:
         """Write a record; with the last part also how far the store has come."""
         families = self._store.all_handles
         for number, operations in enumerate(parts, 1):
+            if is_given_up():
+                return
             part = Commit()
             part.batch = records.write_batch(operations, families)
             if number == len(parts):
@@ -246,26 +285,27 @@ class MemberBackend(RocksDbBackend):
     async def sync(self) -> int:
         """Sync what is written; returns up to which position. ``StorageError``: it failed."""
         position = self.position
-        await self._on_storage_thread(self._store.ext_sync)
+        if position != self._synced:
+            await self._on_storage_thread(self._store.ext_sync)
+            self._synced = position
         return position
 
-    async def recover(self) -> None:
+    async def recover(self, *, is_to_follow: bool) -> None:
         """After a failure: open the store again, if it failed, and read what memory has of it.
 
+        ``is_to_follow``: :meth:`apply` is all that comes then, and nothing is wrong any more.
         ``StorageError``: it cannot be written yet; call it again.
         """
-        self.is_passive = True
-        self._append_record = None
-        if self._sending is not None:
-            await asyncio.wait([self._sending])
-        await self._end_retention()
+        await self.follow()
         if self._store.has_failed:
             await self._on_storage_thread(self._store.ext_reopen)
             self._store.undecided = frozenset()
         await self._load()
+        if is_to_follow:
+            self._set_failure(None)
 
     def fail(self, error: StorageError) -> None:
-        """Nothing can be committed any more, until :meth:`lead` or :meth:`follow`."""
+        """Nothing can be committed any more, until :meth:`recover`."""
         self._is_committing = False
         self._fail_groups(error)
 
@@ -274,9 +314,13 @@ class MemberBackend(RocksDbBackend):
         self.is_passive = True
         self._append_record = None
         if self._groups:
-            self.fail(StorageError(NOT_ACTIVE))
-        await self._end_retention()
-        self._set_failure(None)
+            self._is_committing = False
+            self._refuse_groups(StorageError(NOT_ACTIVE))
+        if self._sending is not None:  # it may be writing
+            await asyncio.wait([self._sending])
+        retention, self._retention = self._retention, None
+        if retention is not None:
+            await asyncio.to_thread(retention.ext_close)
 
     def decide(self, *, is_stored: bool) -> None:
         """What was :attr:`pending` is in the log and applied, or never will be."""
@@ -285,6 +329,13 @@ class MemberBackend(RocksDbBackend):
         if decided is not None:
             mlog.info("commit that failed is decided", extra={"is_stored": is_stored})
             decided.set_result(is_stored)
+
+    @property
+    def base(self) -> str:
+        """What tells a store that is in no group yet from all others; empty: it is an empty one."""
+        if not self.history_id:
+            return ""
+        return f"{self.history_id} {self._read(self._store.ext_last_position).hex()}"
 
     # --- as the active member -------------------------------------------------------------
 
@@ -295,7 +346,7 @@ class MemberBackend(RocksDbBackend):
         """
         await self._load()
         if self.group_row is None:
-            self.group_row = GroupRow(group_id, 0)
+            self.group_row = GroupRow(group_id, 0, 0)
         self._epoch, self._append_record = epoch, append
         self.is_passive = False
         self._set_failure(None)
@@ -318,79 +369,65 @@ class MemberBackend(RocksDbBackend):
     def _write(self, commit: Commit) -> None:
         append, row = self._append_record, self.group_row
         if append is None or row is None:
-            self._on_synced(StorageError(NOT_ACTIVE))
+            self._is_committing = False
+            self._refuse_groups(StorageError(NOT_ACTIVE))
             return
         self._store.put_part(commit)
-        parts = [batch.operations for batch in (*commit.before, commit.batch)]
         commit.is_written = True  # it may be in the log from now on
         self._sent = Pending(self._epoch, row.position + 1)
-        self._sending = self._loop.create_task(self._send(append, self._sent, parts))
-        group, following = self._groups[0], GroupRow(row.group_id, row.position + 1)
-        self._sending.add_done_callback(partial(self._on_sent, group, parts, following))
+        send = self._send(self._groups[0], append, self._sent, row)
+        self._sending = self._loop.create_task(send)
 
-    async def _send(
-        self, append: AppendCb, sent: Pending, parts: Sequence[Sequence[Operation]]
-    ) -> None:
-        encoded: list[bytes] = []
-        for number, operations in enumerate(parts):
-            place = Place(sent.position, sent.epoch, number, len(parts))
-            if len(operations) < _THREAD_ROWS:
-                encoded.append(records.encode_part(operations, place))
-            else:
-                encoded.append(await asyncio.to_thread(records.encode_part, operations, place))
-        started_s = time.perf_counter()
-        await append(sent.position, encoded)
-        self._sync_s = time.perf_counter() - started_s
+    async def _send(self, group: Group, append: AppendCb, sent: Pending, before: GroupRow) -> None:
+        """Append a commit to the log, write it here, and report it as durable.
 
-    def _on_sent(
-        self,
-        group: Group,
-        parts: Sequence[Sequence[Operation]],
-        row: GroupRow,
-        task: asyncio.Task[None],
-    ) -> None:
-        sent, self._sent = self._sent, None
-        if not self._groups or self._groups[0] is not group:
-            return  # it was given up meanwhile, and is pending
-        error = task.exception()
-        if error is None:
-            self._ending.add(partial(self._end_sent, group, parts, row, sent))
-            return
-        if isinstance(error, OutcomeUnknownError):
-            self.pending = sent
-        elif isinstance(error, StorageError):
-            group.commit.is_written = False
-        else:
-            mlog.error("a record cannot be sent", exc_info=error)
-            self.pending = sent
-        self._on_synced(StorageError(str(error)))
-
-    def _end_sent(
-        self,
-        group: Group,
-        parts: Sequence[Sequence[Operation]],
-        row: GroupRow,
-        sent: Pending | None,
-    ) -> Steps[None]:
-        """Write a commit that is in the log, and then report it as durable."""
+        Where it is given up meanwhile, it is :attr:`pending`.
+        """
+        commit = group.commit
+        batches: list[RowBatch] = [*commit.before, commit.batch]
         try:
-            yield from self._write_parts(parts, row, group.commit.sessions)
-        except StorageError as e:
-            if not group.future.done():
-                self.pending = sent
-                self._on_synced(e)
-            return
-        if group.is_large:
-            yield from self._latest.update_in_steps(group.commit.latest)
-            group.commit.latest = {}
+            parts = [
+                await _encode(
+                    batch,
+                    Place(before.digest, sent.position, sent.epoch, number, len(batches)),
+                )
+                for number, batch in enumerate(batches)
+            ]
+            row = GroupRow(before.group_id, sent.position, records.digest_of(parts))
+            started_s = time.perf_counter()
+            try:
+                await append(sent.position, parts)
+            except StorageError:
+                commit.is_written = False  # which is certain
+                self._sent = None
+                raise
+            self._sync_s = time.perf_counter() - started_s
+            operations = [batch.operations for batch in batches]
+            is_given_up = group.future.done
+            await run(self._write_parts(operations, row, commit.sessions, is_given_up))
+            if group.is_large and not is_given_up():
+                await run(self._latest.update_in_steps(commit.latest))
+                commit.latest = {}
+            if not is_given_up():
+                self._on_durable(group)
+        except asyncio.CancelledError:
+            raise
+        except (StorageError, OutcomeUnknownError) as e:
+            self._on_unsent(group, StorageError(str(e)))
+        except BaseException as e:  # a panic of RocksDB's binding is no Exception
+            self._on_unsent(group, unexpected(e))
+        finally:
+            self._sent = None
+
+    def _on_unsent(self, group: Group, error: StorageError) -> None:
         if not group.future.done():
-            self._on_durable(group)
+            self._on_synced(error)
 
     @override
-    def _fail_groups(self, error: StorageError) -> None:
+    def _refuse_groups(self, error: StorageError) -> None:
         if self._sent is not None:
             self.pending = self._sent
-        super()._fail_groups(error)
+        super()._refuse_groups(error)
 
     @override
     def _retry(self, error: StorageError) -> None:
@@ -406,11 +443,6 @@ class MemberBackend(RocksDbBackend):
         self._clock.go_on(opened.clock.encode())
         self.group_row = read_group(self._store)
 
-    async def _end_retention(self) -> None:
-        retention, self._retention = self._retention, None
-        if retention is not None:
-            await asyncio.to_thread(retention.ext_close)
-
     async def _on_storage_thread(self, ext_job: Callable[[], object]) -> None:
         done: asyncio.Future[object] = self._loop.create_future()
 
@@ -422,6 +454,12 @@ class MemberBackend(RocksDbBackend):
         outcome = await done
         if isinstance(outcome, StorageError):
             raise outcome
+
+
+async def _encode(batch: RowBatch, place: Place) -> bytes:
+    if batch.size_in_bytes() < _THREAD_BYTES:
+        return records.encode_part(batch.operations, place)
+    return await asyncio.to_thread(records.encode_part, batch.operations, place)
 
 
 async def _ignore(_: Sequence[AppliedBlock]) -> None:

@@ -56,8 +56,9 @@ def ext_open_member(path: Path) -> Opened:
 
     What is written and not synced may be lost with the machine: the log has it.
     """
+    refuse_interrupted(path)
     ext_cut_unsynced(path)
-    return _ext_load_new(Store(path), is_member=True)
+    return _ext_load_new(Store(path, is_recorded=True))
 
 
 def ext_open_temporary() -> Opened:
@@ -95,11 +96,17 @@ def _ext_remove_left_over() -> None:
             os.close(directory)
 
 
-def _ext_load_new(store: Store, *, is_member: bool = False) -> Opened:
+def _ext_load_new(store: Store) -> Opened:
     """Load a store that was just opened, and give it a history if it is to have one."""
     try:
         ext_remove_scratch(store.path)
-        if store.history_id() is None and not is_member:
+        if not store.is_recorded and store.has_group():
+            raise StorageError(
+                f"{store.path}: the event store is that of a member of a group, and the others"
+                " would not have what it registers alone: configure event_core.group, or make a"
+                " store of its own of it (`mariner restore`)"
+            )
+        if store.history_id() is None and not store.is_recorded:
             commit = Commit()
             store.stage_history(commit, history.new_id())
             store.ext_write_synced(commit)

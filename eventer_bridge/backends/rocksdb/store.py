@@ -64,15 +64,22 @@ class Store(Database):
 
     ``counted`` are retention's: types whose events commits tally, each with where to; ``order``
     says which events need a row in ``source``; to be loaded before others than those of new types
-    are staged. ``is_recorded`` is set by the owner: commits have rows that can be sent
-    (``records``).
+    are staged.
     """
 
-    def __init__(self, path: Path, *, read_only: bool = False, is_volatile: bool = False) -> None:
-        super().__init__(path, read_only=read_only, is_volatile=is_volatile)
+    def __init__(
+        self,
+        path: Path,
+        *,
+        read_only: bool = False,
+        is_volatile: bool = False,
+        is_recorded: bool = False,
+    ) -> None:
+        super().__init__(
+            path, read_only=read_only, is_volatile=is_volatile, is_recorded=is_recorded
+        )
         self.counted: Mapping[TypeId, Share] = {}
         self.order = SourceOrder({}, {})
-        self.is_recorded = False
         self._write_lock = threading.Lock()
         self._oldest_written = keys.KEY_MAX  # since the last ``ext_begin_deleting``
         self._sync_lock = threading.Lock()
@@ -258,6 +265,8 @@ class Store(Database):
         synced any more before the database was opened again. What is synced may be acknowledged;
         the mark beside the log says so (``log_tail``).
         """
+        if self._mark is not None:
+            self._mark.ext_look()
         self._sync()
         if self._mark is not None:
             self._mark.ext_advance()
@@ -423,6 +432,11 @@ class Store(Database):
                     rows.seek(server + keys.KEY_MAX)
                 rows.status()
         return sorted(found)
+
+    def has_group(self) -> bool:
+        """Whether it is that of a member of a group (``member``)."""
+        with self.errors():
+            return self._db.get(keys.GROUP_KEY) is not None
 
     def history_id(self) -> str | None:
         """Name of the history (``history``); None: it was just created."""

@@ -2,15 +2,18 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
+from eventer_bridge.backends import rocksdb
+from eventer_bridge.backends.rocksdb import control
 from eventer_bridge.backends.visible_query import VisibleQuery
+from eventer_bridge.core.engine import Engine
 from eventer_bridge.errors import NotOperationalError, OutcomeUnknownError, StorageError
 from eventer_bridge.group.log import FencedError
-from eventer_bridge.model import QueryTimeseriesParams, Status
+from eventer_bridge.model import EventId, QueryTimeseriesParams, Status
 from eventer_bridge.subscription import EVERYTHING
 from tests.support.group import SERVER_ID, TAKEOVER_S, Server, Site, site, until
 from tests.support.postgresql import Cluster, cluster
@@ -176,3 +179,138 @@ async def test_ids_and_types_that_were_never_stored_are_no_trace(pair: Site) -> 
     await until(lambda: pair.active() is a)
     await a.register(30)
     await pair.equal()
+
+
+async def refusal(made: Site, name: str) -> str:
+    """Start a server that cannot be a member; why."""
+    server = await made.start(name)
+    await until(lambda: not server.member.is_open)
+    assert server.member.failed is not None
+    await made.stop(name)
+    return str(server.member.failed)
+
+
+async def test_a_store_that_cannot_be_a_member_says_what_to_do(
+    servers: Cluster, tmp_path: Path
+) -> None:
+    async with site(servers, tmp_path / "1", "a") as made:
+        a = made.servers["a"]
+        await a.register(3)
+        position = a.backend.position
+        copy = tmp_path / "copy"
+        await asyncio.to_thread(control.ext_checkpoint, a.backend._store, copy)
+        state = await a.log.state()
+        advice = (
+            "restore a backup of member 'a', which has come to position"
+            f" {position} (`mariner restore --member`), in its place"
+        )
+        await until(lambda: a.member.members)
+        # the store of another group
+        async with site(servers, tmp_path / "2", "other") as other:
+            await other.stop("other")
+            (tmp_path / "2/other").rename(tmp_path / "1/b")
+        assert (await refusal(made, "b")).endswith(f"not {state.group_id}): {advice}")
+        # one with events of its own
+        (tmp_path / "1/b").rename(tmp_path / "was b")
+        single = await rocksdb.create(tmp_path / "1/c")
+        await single.async_close()
+        path = tmp_path / "1/c"
+        assert (
+            await refusal(made, "c") == f"{path}: the event store has events of its own: {advice}"
+        )
+        # one from before the first record that is left
+        await a.register(2)
+        await until(lambda: a.member.members[0].position == a.backend.position)
+        await a.register()  # by which those before it are acknowledged
+        await a.log.trim(3600.0)
+        copy.rename(tmp_path / "1/d")
+        text = await refusal(made, "d")
+        begin = f"{tmp_path}/1/d: the event store has come to position {position}, and the log of"
+        assert text.startswith(f"{begin} the group begins behind {position + 1}: restore a backup")
+        # a new one
+        text = await refusal(made, "e")
+        assert text.startswith(f"{tmp_path}/1/e: the event store has come to position 0, and the")
+
+
+async def test_a_member_does_not_go_on_alone(servers: Cluster, tmp_path: Path) -> None:
+    async with site(servers, tmp_path, "a") as made:
+        await made.stop("a")
+        with pytest.raises(StorageError, match="is that of a member of a group, and the others"):
+            await rocksdb.create(tmp_path / "a")
+        assert (await made.start("a")).backend.group_row is not None
+
+
+async def test_a_follower_that_is_behind_knows_of_no_departure(pair: Site) -> None:
+    a, b = pair.servers["a"], pair.servers["b"]
+    [last] = await a.register()
+    ahead = EventId(last.server, last.session + 1_000, 1)  # which it will have
+    assert b.engine.departure(ahead, None) is None
+    assert a.engine.departure(ahead, None) is not None
+    await until(lambda: b.engine.histories == a.engine.histories)
+
+
+async def test_a_keyed_registration_is_refused_by_a_follower(pair: Site) -> None:
+    batch = pair.servers["b"].submit(1, "key")
+    with pytest.raises(NotOperationalError, match="server is STANDBY, not OPERATIONAL"):
+        batch.committed.result()
+
+
+async def test_a_commit_given_up_while_it_is_written_is_decided(pair: Site) -> None:
+    a, b = pair.servers["a"], pair.servers["b"]
+    written = asyncio.Event()
+    append = a.log.append
+
+    async def append_and_fail(epoch: int, position: int, parts: Sequence[bytes]) -> None:
+        await append(epoch, position, parts)
+        written.set()
+        a.backend.fail(StorageError("the disk is full"))  # before it is written here
+
+    a.log.append = append_and_fail  # type: ignore[method-assign]
+    batch = a.submit(3)
+    await written.wait()
+    a.log.append = append  # type: ignore[method-assign]
+    await until(batch.committed.done)
+    error = batch.committed.exception()
+    assert isinstance(error, OutcomeUnknownError)
+    await until(error.is_stored)
+    await until(lambda: batch.last_id in a.seen.ids[True])
+    assert a.seen.ids[True].count(batch.last_id) == 1
+    await a.register()
+    await until(lambda: b.backend.position == a.backend.position)
+    await pair.equal()
+
+
+async def test_a_damaged_record_names_who_has_it(servers: Cluster, tmp_path: Path) -> None:
+    async with site(servers, tmp_path, "a") as made:
+        a = made.servers["a"]
+        await a.register(3)
+        await until(lambda: a.member.members)
+        of_it = f"name = '{made.name}' AND position = 2"
+        damage = f"UPDATE mariner.records SET data = data || '\\x00' WHERE {of_it}"  # noqa: S608
+        await asyncio.to_thread(servers.primary.sql, damage)
+        assert (await refusal(made, "b")).startswith(
+            "record 2 of the group's log is damaged: its checksum is another one, or that of the"
+            " record before: restore a backup of member 'a', which has come to position"
+        )
+
+
+async def test_a_store_becomes_the_base_of_a_group(servers: Cluster, tmp_path: Path) -> None:
+    single = await rocksdb.create(tmp_path / "a")
+    engine = Engine(single, SERVER_ID)
+    await engine.start()
+    history_id = single.history_id
+    await engine.async_close()
+    await single.async_close()
+    async with site(servers, tmp_path, "a") as made:
+        a = made.servers["a"]
+        assert a.backend.history_id == history_id
+        [first] = await a.register()
+        text = await refusal(made, "b")  # an empty one lacks what was before the log
+        assert "is empty, and the group did not begin so: restore a backup" in text
+        copy = tmp_path / "c"
+        await asyncio.to_thread(control.ext_checkpoint, a.backend._store, copy)
+        c = await made.start("c")
+        [second] = await a.register()
+        await until(lambda: c.backend.position == a.backend.position)
+        assert await stored(c) == [first.session, second.session]
+        await made.equal()

@@ -194,6 +194,7 @@ class TestPostgresqlLog(CommitLogContract):
     ) -> None:
         await claim(log)
         await append(log, 1, b"1", b"2")
+        await other.state()
         old = self.servers.primary
         old.pause()  # it does not answer, but cuts no connection either
         async with self.open(name, SHORT_S) as hasty:
@@ -206,6 +207,9 @@ class TestPostgresqlLog(CommitLogContract):
             assert await hasty.settle(1) == 2
             await hasty.append(1, 3, [b"3"])
             old.resume()  # it takes itself for the primary, though nobody follows it
+            # a connection that nothing happened to is not used again either
+            assert await other.settle(1) == 3
+            assert (await other.state()).position == 3
             for _ in range(5):
                 async with self.open(name) as new:  # which has not seen any
                     assert (await new.state()).position == 3
