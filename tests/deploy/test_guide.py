@@ -21,6 +21,7 @@ from mariner.cli import main
 from mariner_console import config as console_config
 from tests.deploy.test_prometheus import RULES
 from tests.support.machine import Machine
+from tests.support.postgresql import Cluster
 from tests.support.systemctl import Unit
 
 ROOT: Final = Path(__file__).parents[2]
@@ -41,19 +42,39 @@ ADDED: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Machine]:
-    made = Machine(tmp_path / "machine")
-    yield made
-    if (made.root / "etc/systemd/system/mariner.service").exists():
-        Unit(made.root, "mariner").stop()
+    yield Machine(tmp_path / "machine")
+    for root in tmp_path.iterdir():
+        if (root / "etc/systemd/system/mariner.service").exists():
+            Unit(root, "mariner").stop()
+
+
+def connect(machine: Machine, servers: Cluster) -> None:
+    """Have a machine find PostgreSQL where the guide has its own, which has no TLS here."""
+    hosts = ",".join(f"127.0.0.1:{node.port}" for node in servers.nodes)
+    machine.names = {
+        "db-1.example,db-2.example,db-3.example": hosts,
+        "?sslmode=verify-full&sslrootcert=/etc/mariner/ca.pem": "",
+    }
+    psql = f"{servers.folder_of_programs}/psql -X -v ON_ERROR_STOP=1"
+    machine.script(
+        "bin/psql",
+        f'[ "$1 $2" = "-h db-1.example" ] && shift 2 &&'
+        f' exec {psql} -h 127.0.0.1 -p {servers.primary.port} "$@"',
+    )
 
 
 @pytest.mark.timeout(900)
-def test_the_commands_run(machine: Machine) -> None:
+def test_the_commands_run(machine: Machine, postgresql: Cluster) -> None:
     blocks = re.findall(r"^```(\w+)\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
     assert {language for language, _ in blocks} == {"sh", "text", "yaml"}
     printed = ""
+    connect(machine, postgresql)
+    second: Machine | None = None
     for language, block in blocks:
-        if language == "sh":
+        if block.startswith("# on gateway-2\n"):
+            second = second or machine.clone(machine.root.with_name("second"))
+            printed = second.run(block)
+        elif language == "sh":
             printed = machine.run(block)
         elif language == "yaml":
             machine.configure(block)
