@@ -31,6 +31,9 @@ MAX_PASSWORD_BYTES: Final = 64 << 10
 TRIM_RECORDS: Final = 200
 """Records that one statement removes, between which others get their turn: 20 ms for 20 kB each."""
 
+SLOW_COMMIT_S: Final = 0.1
+"""A commit that took longer may have been replicated, or not be waited for any more."""
+
 READ_RECORDS: Final = 1_000
 """Records whose sizes are looked at for one answer: 2 ms, even if only the first one is read."""
 

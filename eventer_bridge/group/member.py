@@ -52,7 +52,7 @@ class MemberError(EventerBridgeError):
     """This store cannot be a member of the group; the message says why, and what to do."""
 
 
-class Member(Resource):
+class GroupMember(Resource):
     """See the module.
 
     Closing it stops the engine, and releases the epoch; the caller closes engine, backend and log

@@ -28,7 +28,7 @@ from eventer_bridge.core.cursors import Cursor, Cursors
 from eventer_bridge.core.engine import Engine
 from eventer_bridge.core.quotas import Account, Accounts
 from eventer_bridge.errors import EventerBridgeError, Refusal
-from eventer_bridge.group.member import Member
+from eventer_bridge.group.member import GroupMember
 from eventer_bridge.model import Order, QueryTimeseriesParams, Status
 from eventer_bridge.net.stats import CloseReason, RefusedSlot, ServerStats
 from eventer_bridge.net.stream import Stream
@@ -85,7 +85,7 @@ class Counted(Protocol):
     access: Access
     core: EventCore
     backend: Backend | None
-    member: Member | None
+    member: GroupMember | None
     is_reloaded: bool
 
     @property
@@ -158,7 +158,7 @@ def _groups(gateway: Counted) -> Node | None:
     return {core.group.name: _group(member)}
 
 
-def _group(member: Member) -> Node:
+def _group(member: GroupMember) -> Node:
     """Of the group of a member, as this one knows it; None: it has not read the log yet."""
     state, now_s = member.state, time.monotonic()
     acknowledged, active = (0, None) if state is None else (state.acknowledged, state.active)
@@ -389,7 +389,7 @@ def _cursors(cursors: Cursors) -> list[Node]:
     ]
 
 
-def _group_status(member: Member, groups: Node) -> Node:
+def _group_status(member: GroupMember, groups: Node) -> Node:
     [(name, node)] = groups.items()
     members = [{"name": i} | its for i, its in node["members"].items()]
     members.sort(key=lambda i: (-i["lag_s"], -i["lag_records"], -i["seen_s"]))

@@ -28,7 +28,7 @@ from eventer_bridge.core.tokens import ScryptChecks
 from eventer_bridge.errors import ControlError, EventerBridgeError
 from eventer_bridge.eventer import server as eventer_server
 from eventer_bridge.eventer.server import EventerServer
-from eventer_bridge.group.member import Member
+from eventer_bridge.group.member import GroupMember
 from eventer_bridge.model import QueryParams
 from eventer_bridge.net.admission import Admission
 from eventer_bridge.net.quota import Descriptors
@@ -130,7 +130,7 @@ class Gateway(Resource):
         self.backend: Backend | None = None
         self._engine: engine.Engine | None = None
         self._monitor: Monitor | None = None
-        self.member: Member | None = None
+        self.member: GroupMember | None = None
         self.core: EventCore
         self.mariner: server.MarinerServer
         self.eventer_server: EventerServer | None = None
@@ -368,7 +368,7 @@ class Gateway(Resource):
         at = chatter.Address(group.host, group.port)
         return monitor.Monitor(core, at, member, self._replications, accepts_loss=self._accept_loss)
 
-    def _follow(self, config: configs.GroupConfig, core: engine.Engine) -> "Member":
+    def _follow(self, config: configs.GroupConfig, core: engine.Engine) -> "GroupMember":
         # asyncpg is an extra
         from eventer_bridge.group.postgresql import PostgresqlLog  # noqa: PLC0415
 
@@ -377,7 +377,7 @@ class Gateway(Resource):
             config.log, config.name, config.takeover_s, unreplicated=config.unreplicated
         )
         self._own(log, "log of the group")
-        return Member(
+        return GroupMember(
             core,
             self.backend,
             log,

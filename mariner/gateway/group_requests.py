@@ -19,7 +19,7 @@ from eventer_bridge.group import limits as group_limits
 from mariner import limits
 
 if TYPE_CHECKING:
-    from eventer_bridge.group.member import Member
+    from eventer_bridge.group.member import GroupMember
     from mariner.gateway.counts import Counted  # slow to import, and this is for commands, too
 
 audit = logging.getLogger("audit")
@@ -84,7 +84,7 @@ async def answer(gateway: "Counted", argument: Any) -> Any:
     return msgspec.to_builtins(await _next_active(member, epoch))
 
 
-async def _next_active(member: "Member", epoch: int) -> StepDownAnswer:
+async def _next_active(member: "GroupMember", epoch: int) -> StepDownAnswer:
     began_s = time.monotonic()
     while member.is_open:
         state, after_s = member.state, time.monotonic() - began_s

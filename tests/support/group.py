@@ -3,9 +3,9 @@
 import asyncio
 import contextlib
 import itertools
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from eventer_bridge.backends.request_keys import RequestKey
 from eventer_bridge.backends.rocksdb.compare import ext_compare
@@ -15,11 +15,12 @@ from eventer_bridge.backends.rocksdb.verify import Finding, ext_verify
 from eventer_bridge.core.base import Observer
 from eventer_bridge.core.engine import Engine
 from eventer_bridge.group.dsn import PostgresqlConfig
-from eventer_bridge.group.member import Member
+from eventer_bridge.group.member import GroupMember
 from eventer_bridge.group.postgresql import PostgresqlLog, create_group
 from eventer_bridge.model import EventId, JsonPayload, RegisterEvent, SourceType, Status
 from eventer_bridge.packed import Batch, batch_of
 from tests.support.postgresql import Cluster
+from tests.support.waiting import until
 
 TAKEOVER_S: Final = 1.0
 SERVER_ID: Final = 1
@@ -45,7 +46,9 @@ class Server:
         self.backend, self.engine, self.log = backend, engine, log
         self.seen = Seen()
         engine.add_observer(self.seen)
-        self.member = Member(engine, backend, log, name, takeover_s=TAKEOVER_S, keep_s=float("inf"))
+        self.member = GroupMember(
+            engine, backend, log, name, takeover_s=TAKEOVER_S, keep_s=float("inf")
+        )
 
     @property
     def is_operational(self) -> bool:
@@ -84,7 +87,7 @@ class Site:
     def __init__(self, cluster: Cluster, path: Path) -> None:
         self.cluster = cluster
         self.path = path
-        self.name = f"group {next(_names)}"
+        self.name = f"members {next(_names)}"
         self.config = PostgresqlConfig(cluster.dsn())
         self.servers: dict[str, Server] = {}
 
@@ -148,10 +151,3 @@ async def site(cluster: Cluster, path: Path, *names: str) -> AsyncIterator[Site]
     finally:
         for name in [*made.servers]:
             await made.stop(name)
-
-
-async def until(condition: Callable[[], Any], timeout_s: float = 20.0) -> None:
-    """Wait for a state."""
-    async with asyncio.timeout(timeout_s):
-        while not condition():
-            await asyncio.sleep(0.005)

@@ -48,7 +48,7 @@ from eventer_bridge.backends.rocksdb.opening import (
     ext_open_member,
     unexpected,
 )
-from eventer_bridge.backends.rocksdb.records import Operation, Place, RowBatch
+from eventer_bridge.backends.rocksdb.records import Operation, PartPlace, RowBatch
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.backends.rocksdb.types import TypeRegistry
 from eventer_bridge.errors import (
@@ -213,7 +213,7 @@ class MemberBackend(RocksDbBackend):
                 " missing"
             )
         decoded = [
-            await self._decode(part, Place(before.digest, position, epoch, number, len(parts)))
+            await self._decode(part, PartPlace(before.digest, position, epoch, number, len(parts)))
             for number, part in enumerate(parts)
         ]
         await run(self._learn(decoded))  # who reads finds the type of each row
@@ -229,7 +229,7 @@ class MemberBackend(RocksDbBackend):
         if blocks and not is_ours:
             await self.on_applied(blocks)
 
-    async def _decode(self, part: bytes, place: Place) -> list[Operation]:
+    async def _decode(self, part: bytes, place: PartPlace) -> list[Operation]:
         try:
             if records.plain_bytes(part) < _THREAD_BYTES:
                 return records.decode_part(part, place)
@@ -400,7 +400,7 @@ class MemberBackend(RocksDbBackend):
             parts = [
                 await _encode(
                     batch,
-                    Place(before.digest, sent.position, sent.epoch, number, len(batches)),
+                    PartPlace(before.digest, sent.position, sent.epoch, number, len(batches)),
                 )
                 for number, batch in enumerate(batches)
             ]
@@ -467,7 +467,7 @@ class MemberBackend(RocksDbBackend):
             raise outcome
 
 
-async def _encode(batch: RowBatch, place: Place) -> bytes:
+async def _encode(batch: RowBatch, place: PartPlace) -> bytes:
     if batch.size_in_bytes() < _THREAD_BYTES:
         return records.encode_part(batch.operations, place)
     return await asyncio.to_thread(records.encode_part, batch.operations, place)

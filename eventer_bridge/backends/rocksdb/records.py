@@ -9,9 +9,9 @@ for row. A part of a record is::
 
 An operation is three times the number of the column family (``default``, and
 ``contents.FAMILIES``), plus 0: put, 1: delete, 2: delete the range from key up to, but without
-value. The checksum is of what follows it, and of the part's :class:`Place`: with it, of the record
-before. So a part in another place is noticed, and a record that follows another one than a store
-has.
+value. The checksum is of what follows it, and of the part's :class:`PartPlace`: with it, of the
+record before. So a part in another place is noticed, and a record that follows another one than a
+store has.
 
 Pure; any thread. Compressing releases the interpreter's lock.
 """
@@ -47,7 +47,7 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(list[Operation]).decode
 
 
-class Place(NamedTuple):
+class PartPlace(NamedTuple):
     """Where a part of a record belongs; ``before`` is the digest of the record before."""
 
     before: int
@@ -97,7 +97,7 @@ class RowBatch:
         return self._default if family is None else self._codes[id(family)]
 
 
-def encode_part(operations: Sequence[Operation], place: Place) -> bytes:
+def encode_part(operations: Sequence[Operation], place: PartPlace) -> bytes:
     """A part of a record."""
     plain = _encode(operations)
     data = zlib.compress(plain, _LEVEL)
@@ -114,7 +114,7 @@ def digest_of(parts: Sequence[bytes]) -> int:
     return xxhash.xxh3_64_intdigest(b"".join([part[: _HEAD.size] for part in parts]))
 
 
-def decode_part(part: bytes, place: Place) -> list[Operation]:
+def decode_part(part: bytes, place: PartPlace) -> list[Operation]:
     """The opposite of :func:`encode_part`; ``ValueError``: it is damaged, the text says how."""
     if len(part) < _HEAD.size or part[:1] != _FORMAT:
         raise ValueError("it has another format")
@@ -145,7 +145,7 @@ def write_batch(operations: Sequence[Operation], families: Sequence[ColumnFamily
     return batch
 
 
-def _checksum(data: bytes | memoryview, place: Place, n_bytes: int) -> int:
+def _checksum(data: bytes | memoryview, place: PartPlace, n_bytes: int) -> int:
     digest = xxhash.xxh3_64(_PLACE.pack(*place, n_bytes))
     digest.update(data)
     return digest.intdigest()

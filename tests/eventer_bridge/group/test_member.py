@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,21 +15,14 @@ from eventer_bridge.errors import NotOperationalError, OutcomeUnknownError, Stor
 from eventer_bridge.group.log import FencedError
 from eventer_bridge.model import EventId, QueryTimeseriesParams, Status
 from eventer_bridge.subscription import EVERYTHING
-from tests.support.group import SERVER_ID, TAKEOVER_S, Server, Site, site, until
-from tests.support.postgresql import Cluster, cluster
-
-pytestmark = pytest.mark.xdist_group("postgresql")
-
-
-@pytest.fixture(scope="module")
-def servers() -> Iterator[Cluster]:
-    with cluster(2) as made:
-        yield made
+from tests.support.group import SERVER_ID, TAKEOVER_S, Server, Site, site
+from tests.support.postgresql import Cluster
+from tests.support.waiting import until
 
 
 @pytest.fixture
-async def pair(servers: Cluster, tmp_path: Path) -> AsyncIterator[Site]:
-    async with site(servers, tmp_path, "a", "b") as made:
+async def pair(postgresql: Cluster, tmp_path: Path) -> AsyncIterator[Site]:
+    async with site(postgresql, tmp_path, "a", "b") as made:
         yield made
 
 
@@ -73,8 +66,8 @@ async def test_another_member_goes_on_when_the_active_one_steps_down(pair: Site)
     await pair.equal()
 
 
-async def test_the_last_member_claims_again(servers: Cluster, tmp_path: Path) -> None:
-    async with site(servers, tmp_path, "a") as made:
+async def test_the_last_member_claims_again(postgresql: Cluster, tmp_path: Path) -> None:
+    async with site(postgresql, tmp_path, "a") as made:
         a = made.servers["a"]
         a.member.step_down()
         await until(lambda: not a.is_operational)
@@ -191,9 +184,9 @@ async def refusal(made: Site, name: str) -> str:
 
 
 async def test_a_store_that_cannot_be_a_member_says_what_to_do(
-    servers: Cluster, tmp_path: Path
+    postgresql: Cluster, tmp_path: Path
 ) -> None:
-    async with site(servers, tmp_path / "1", "a") as made:
+    async with site(postgresql, tmp_path / "1", "a") as made:
         a = made.servers["a"]
         await a.register(3)
         position = a.backend.position
@@ -206,7 +199,7 @@ async def test_a_store_that_cannot_be_a_member_says_what_to_do(
         )
         await until(lambda: a.member.members)
         # the store of another group
-        async with site(servers, tmp_path / "2", "other") as other:
+        async with site(postgresql, tmp_path / "2", "other") as other:
             await other.stop("other")
             (tmp_path / "2/other").rename(tmp_path / "1/b")
         assert (await refusal(made, "b")).endswith(f"not {state.group_id}): {advice}")
@@ -232,8 +225,8 @@ async def test_a_store_that_cannot_be_a_member_says_what_to_do(
         assert text.startswith(f"{tmp_path}/1/e: the event store has come to position 0, and the")
 
 
-async def test_a_member_does_not_go_on_alone(servers: Cluster, tmp_path: Path) -> None:
-    async with site(servers, tmp_path, "a") as made:
+async def test_a_member_does_not_go_on_alone(postgresql: Cluster, tmp_path: Path) -> None:
+    async with site(postgresql, tmp_path, "a") as made:
         await made.stop("a")
         with pytest.raises(StorageError, match="is that of a member of a group, and the others"):
             await rocksdb.create(tmp_path / "a")
@@ -280,28 +273,28 @@ async def test_a_commit_given_up_while_it_is_written_is_decided(pair: Site) -> N
     await pair.equal()
 
 
-async def test_a_damaged_record_names_who_has_it(servers: Cluster, tmp_path: Path) -> None:
-    async with site(servers, tmp_path, "a") as made:
+async def test_a_damaged_record_names_who_has_it(postgresql: Cluster, tmp_path: Path) -> None:
+    async with site(postgresql, tmp_path, "a") as made:
         a = made.servers["a"]
         await a.register(3)
         await until(lambda: a.member.members)
         of_it = f"name = '{made.name}' AND position = 2"
         damage = f"UPDATE mariner.records SET data = data || '\\x00' WHERE {of_it}"  # noqa: S608
-        await asyncio.to_thread(servers.primary.sql, damage)
+        await asyncio.to_thread(postgresql.primary.sql, damage)
         assert (await refusal(made, "b")).startswith(
             "record 2 of the group's log is damaged: its checksum is another one, or that of the"
             " record before: restore a backup of member 'a', which has come to position"
         )
 
 
-async def test_a_store_becomes_the_base_of_a_group(servers: Cluster, tmp_path: Path) -> None:
+async def test_a_store_becomes_the_base_of_a_group(postgresql: Cluster, tmp_path: Path) -> None:
     single = await rocksdb.create(tmp_path / "a")
     engine = Engine(single, SERVER_ID)
     await engine.start()
     history_id = single.history_id
     await engine.async_close()
     await single.async_close()
-    async with site(servers, tmp_path, "a") as made:
+    async with site(postgresql, tmp_path, "a") as made:
         a = made.servers["a"]
         assert a.backend.history_id == history_id
         [first] = await a.register()

@@ -14,7 +14,7 @@ import pytest
 from typing_extensions import override
 
 from eventer_bridge import tls
-from eventer_bridge.group import statements
+from eventer_bridge.group import limits, statements
 from eventer_bridge.group.dsn import PostgresqlConfig
 from eventer_bridge.group.log import CommitLog, LogError, Record
 from eventer_bridge.group.postgresql import PostgresqlLog, create_group
@@ -105,6 +105,25 @@ class TestPostgresqlLog(CommitLogContract):
             assert (state.position, state.acknowledged) == (1, 0)
         assert await log.settle(1) == 1
         await log.append(1, 2, [b"2"])
+
+    async def test_a_wait_for_standbys_that_a_setting_ended(
+        self, log: CommitLog, owner: Any
+    ) -> None:
+        await claim(log)
+        try:
+            with self.no_standbys():
+                appending = asyncio.create_task(log.append(1, 1, [b"1"]))
+                await _waiting(owner)
+                await asyncio.sleep(limits.SLOW_COMMIT_S)
+                # as a cluster manager does that would rather lose what it has than wait
+                configure = partial(self.servers.primary.configure, synchronous_standby_names="")
+                await asyncio.to_thread(configure)
+                text = "synchronous_standby_names is empty"
+                with pytest.raises(LogError, match=text) as caught:
+                    await appending
+                assert caught.value.is_unknown
+        finally:
+            await asyncio.to_thread(self.servers.replicate, "ANY 1 (*)")
 
     async def test_what_comes_late_comes_to_nothing(
         self, hasty: PostgresqlLog, log: CommitLog, owner: Any

@@ -9,7 +9,7 @@ from eventer_bridge.backends.rocksdb.records import (
     DELETE_RANGE,
     PUT_IN,
     Operation,
-    Place,
+    PartPlace,
     RowBatch,
     decode_part,
     digest_of,
@@ -19,7 +19,7 @@ from eventer_bridge.backends.rocksdb.records import (
 )
 from eventer_bridge.backends.rocksdb.store import Store
 
-PLACE = Place(7, 2, 1, 0, 1)
+PLACE = PartPlace(7, 2, 1, 0, 1)
 
 OPERATIONS: list[Operation] = [
     (PUT_IN["event"], b"key", b"value" * 100),
@@ -33,7 +33,7 @@ def test_a_part_is_what_it_was() -> None:
     assert plain_bytes(part) > 500 > len(part)
 
 
-@pytest.mark.parametrize("field", Place._fields)
+@pytest.mark.parametrize("field", PartPlace._fields)
 def test_a_part_in_another_place_is_noticed(field: str) -> None:
     part = encode_part(OPERATIONS, PLACE)
     elsewhere = PLACE._replace(**{field: getattr(PLACE, field) + 1})
