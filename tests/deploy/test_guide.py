@@ -34,6 +34,15 @@ PAGES: Final = [
     ROOT / "deploy/README.md",
 ]
 
+
+def section(title: str) -> str:
+    """A section of the guide, with those below it."""
+    [found] = re.findall(rf"^### {title}\n.*?(?=^#{{2,3}} )", GUIDE, re.MULTILINE | re.DOTALL)
+    return str(found)
+
+
+A_GROUP: Final = section("A group")
+
 ADDED: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"][
     "mariner.commands"
 ]
@@ -63,14 +72,11 @@ def connect(machine: Machine, servers: Cluster) -> None:
     )
 
 
-@pytest.mark.timeout(900)
-def test_the_commands_run(machine: Machine, postgresql: Cluster) -> None:
-    blocks = re.findall(r"^```(\w+)\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
-    assert {language for language, _ in blocks} == {"sh", "text", "yaml"}
+def run(machine: Machine, text: str) -> None:
+    """The commands of a text, and what they are said to print; some are of a second machine."""
     printed = ""
-    connect(machine, postgresql)
     second: Machine | None = None
-    for language, block in blocks:
+    for language, block in re.findall(r"^```(\w+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
         if block.startswith("# on gateway-2\n"):
             second = second or machine.clone(machine.root.with_name("second"))
             printed = second.run(block)
@@ -79,7 +85,13 @@ def test_the_commands_run(machine: Machine, postgresql: Cluster) -> None:
         elif language == "yaml":
             machine.configure(block)
         else:
+            assert language == "text"
             assert machine.is_shown(block, printed), f"{block}\n{printed}"
+
+
+@pytest.mark.timeout(900)
+def test_the_commands_run(machine: Machine) -> None:
+    run(machine, GUIDE.replace(A_GROUP, ""))
     assert console_config.load(machine.root / "etc/mariner/console.yaml").gateways
     kept = machine.root / "var/lib/mariner-backup"
     assert len([i for i in kept.iterdir() if i.is_dir()]) == 2
@@ -87,6 +99,12 @@ def test_the_commands_run(machine: Machine, postgresql: Cluster) -> None:
     audited = (machine.root / "var/log/mariner/audit.jsonl").read_text()
     for action in ("connected", "reload", "backup"):
         assert f'"action": "{action}"' in audited
+
+
+@pytest.mark.timeout(900)
+def test_the_commands_of_a_group_run(machine: Machine, postgresql: Cluster) -> None:
+    connect(machine, postgresql)
+    run(machine, section("With systemd") + A_GROUP)
 
 
 def test_nothing_leaves_the_machine_of_the_test(machine: Machine) -> None:
