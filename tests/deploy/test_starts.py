@@ -219,12 +219,13 @@ async def test_the_group(tmp_path: Path, here: Callable[[str], str], postgresql:
     for member, text in texts.items():
         moved = here(text).replace("lib/mariner/events", f"lib/mariner/{member}")
         moved = re.sub(r"dsn: .*", f"dsn: {postgresql.dsn()}", moved)
-        texts[member] = re.sub(r"( +)(?=name: plant)", rf"\1member: {member}\n\1", moved)
+        its = rf"\1member: {member}\n\1name: deployed"
+        texts[member] = re.sub(r"( +)name: plant\b", its, moved)
     (tmp_path / "etc/mariner/gateway.yaml").write_text(texts["gateway-1"])
     [script] = GROUP_COMPOSE["services"]["group-init"]["command"]
     assert test_group.JOB["spec"]["containers"][0]["args"] == [script]
     script = re.sub(r"\bmariner (?=group)", f"{sys.executable} -m mariner ", here(script))
-    for shown in ("made: group plant ", "group    plant, "):
+    for shown in ("made: group deployed ", "group    deployed, "):
         process = await asyncio.create_subprocess_shell(script, stdout=asyncio.subprocess.PIPE)
         printed, _ = await process.communicate()
         assert process.returncode == 0
