@@ -307,3 +307,62 @@ async def test_a_store_becomes_the_base_of_a_group(postgresql: Cluster, tmp_path
         await until(lambda: c.backend.position == a.backend.position)
         assert await stored(c) == [first.session, second.session]
         await made.equal()
+
+
+class Holder:
+    """A connection that holds a cursor."""
+
+    def __init__(self) -> None:
+        self.lost: str | None = None
+
+    def on_cursor_lost(self, reason: str) -> None:
+        """See ``CursorHolder``."""
+        self.lost = reason
+
+    def redeliver(self) -> None:
+        """See ``CursorHolder``."""
+
+
+async def test_cursors_go_on_where_they_were(pair: Site) -> None:
+    a, b = pair.servers["a"], pair.servers["b"]
+    assert a.engine.cursors is not None
+    assert b.engine.cursors is not None
+    [first, second, third] = await a.register(3)
+    holder, wanted = Holder(), (EVERYTHING, None)
+    cursor = a.engine.cursors.take("app", "c", holder, {}, wanted)
+    a.engine.cursors.acknowledge(cursor, [second])
+    a.engine.cursors.park(cursor, {first: "why"})
+    with pytest.raises(NotOperationalError, match="this server is STANDBY, the active one has cu"):
+        b.engine.cursors.look_up("app", "c")
+    a.member.step_down()
+    await until(lambda: b.is_operational)
+    assert holder.lost == "another member of the group has the cursors now"
+    found = b.engine.cursors.look_up("app", "c")
+    assert found is not None
+    assert found.seen == {SERVER_ID: second}
+    assert [*b.engine.cursors.parked(found)] == [first]
+    # what the former one was told since is not written over it later
+    a.engine.cursors.rows.put({b"stale": b"row"})
+    b.engine.cursors.acknowledge(found, [third])
+    await b.engine.cursors.rows.flush()
+    b.member.step_down()
+    await until(lambda: a.is_operational)
+    again = a.engine.cursors.look_up("app", "c")
+    assert again is not None
+    assert again.seen == {SERVER_ID: third}
+    assert a.backend.reader_rows(b"stale") == {}
+    await pair.equal()
+
+
+async def test_rows_that_are_given_up_while_they_are_written_are_forgotten(pair: Site) -> None:
+    a = pair.servers["a"]
+    assert a.engine.cursors is not None
+    rows = a.engine.cursors.rows
+    rows.put({b"stale": b"row"})
+    flushing = asyncio.create_task(rows.flush())
+    await asyncio.sleep(0)
+    a.backend.fail(StorageError("the disk is full"))
+    rows.forget()
+    with pytest.raises((StorageError, OutcomeUnknownError)):
+        await flushing
+    assert not rows.has(b"stale")
