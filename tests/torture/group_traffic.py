@@ -55,8 +55,8 @@ class Seen:
 
     Attributes:
         machine: whose connection it was.
-        began_s: when it was made.
         acknowledged: when, and up to which id, of a reader.
+        confirmed: the last id of which the gateway is known to have read that.
         floor: what the cursor must be at when it begins, or later; None: anywhere.
     """
 
@@ -110,7 +110,7 @@ class Traffic:
         self._watching: dict[str, list[Seen]] = {i: [] for i in site.machines}
         self._reading: list[Seen] = []
         self._floor: EventId | None = None  # where a cursor must be by now
-        self._acknowledged: EventId | None = None  # the last that a reader did
+        self._reached = -1  # how far readers have come, in the order of what is stored
 
     async def run(self) -> None:
         """All clients; does not end by itself. ``ViolationError``: something must not be so."""
@@ -155,7 +155,7 @@ class Traffic:
             self._raise_floor(self._reading[-1].confirmed)
 
     async def pause(self) -> None:
-        """Send nothing more, and wait until all is answered, and told to all who watch."""
+        """Send nothing more, and wait until all is answered."""
         self._going.clear()
         async with asyncio.timeout(QUIET_TIMEOUT_S):
             while self._n_under_way:
@@ -207,8 +207,15 @@ class Traffic:
             del seen[:-1]
         for one in self._reading:
             one.check(order, "reader")
-            if one.ids and one.floor is not None and order[one.ids[0]] <= order[one.floor]:
-                raise ViolationError(f"cursor at {one.machine}: {one.floor} was kept, {one.ids[0]}")
+            if not one.ids:
+                continue
+            begin = order[one.ids[0]]
+            if one.floor is not None and begin <= order[one.floor]:
+                text = f"{one.floor} was kept, and it goes back to {one.ids[0]}"
+                raise ViolationError(f"cursor at {one.machine}: {text}")
+            if begin > self._reached + 1:
+                raise ViolationError(f"cursor at {one.machine}: events before {one.ids[0]} missed")
+            self._reached = max(self._reached, order[one.ids[-1]])
         del self._reading[:-1]
         for seen in (*self._watching.values(), self._reading):
             del seen[-1].ids[:-1]
@@ -221,18 +228,21 @@ class Traffic:
 
     # --- clients --------------------------------------------------------------------------
 
-    @contextlib.asynccontextmanager
-    async def _connected(self, machine: Machine, **keys: Any) -> AsyncIterator[Client]:
-        its = {"ping_delay_s": SILENT_S, "ping_timeout_s": SILENT_S, **keys}
-        connection = await client.connect(
+    def _connect_to(self, machine: Machine) -> Any:
+        return functools.partial(
+            client.connect,
             "127.0.0.1",
             machine.port,
             client_name="app",
             client_token="secret",
             connect_timeout_s=SILENT_S,
-            **its,
+            ping_delay_s=SILENT_S,
+            ping_timeout_s=SILENT_S,
         )
-        async with connection:
+
+    @contextlib.asynccontextmanager
+    async def _connected(self, machine: Machine, **keys: Any) -> AsyncIterator[Client]:
+        async with await self._connect_to(machine)(**keys) as connection:
             yield connection
 
     async def _write_at(self, machine: Machine) -> None:
@@ -300,18 +310,6 @@ class Traffic:
         async with ReconnectingClient(servers) as keeping, asyncio.TaskGroup() as writers:
             for _ in range(IN_FLIGHT):
                 writers.create_task(self._write_keys(keeping))
-
-    def _connect_to(self, machine: Machine) -> Any:
-        return functools.partial(
-            client.connect,
-            "127.0.0.1",
-            machine.port,
-            client_name="app",
-            client_token="secret",
-            connect_timeout_s=SILENT_S,
-            ping_delay_s=SILENT_S,
-            ping_timeout_s=SILENT_S,
-        )
 
     async def _write_keys(self, keeping: ReconnectingClient) -> None:
         while True:
