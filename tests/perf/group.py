@@ -90,9 +90,9 @@ async def _measure_group(
         if LAG in wanted:
             wanted[LAG].add(OURS.name, await _lag_s(server, follower, sizes))
         if LATENCY in wanted:
-            job = Job(server.host, server.port, "register", sizes.latencies, warm_up=20)
+            job = Job(server.host, server.port, "register", sizes.writes, warm_up=20)
             wanted[LATENCY].add(GROUP, sample_of(job, await do(job, sizes), "ms"))
-            insert_s = await _insert_s(servers, directory.name, sizes.latencies)
+            insert_s = await _insert_s(servers, directory.name, sizes.writes)
             wanted[LATENCY].add(INSERT, Sample(insert_s * 1_000))
 
 

@@ -14,17 +14,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from eventer_bridge.model import (
-    Event,
-    QueryServerParams,
-    QueryTimeseriesParams,
-    RegisterEvent,
-)
+from eventer_bridge.model import Event, QueryServerParams, QueryTimeseriesParams, RegisterEvent
 from mariner.client.client import Client
 from tests.support.postgresql import Cluster, cluster
 from tests.torture.group_faults import OF_DATABASE, OF_GATEWAYS, Fault, Rig, spread
 from tests.torture.group_site import KEPT_MARKS, MARK, group_site
-from tests.torture.group_traffic import traffic
+from tests.torture.group_traffic import first_of, traffic
 from tests.torture.ledger import OURS, SERVER_ID, ViolationError, read_store
 from tests.torture.report import Progress
 
@@ -89,8 +84,8 @@ async def _rounds(
             try:
                 await _fail(rig, faults)
                 n_rows = await _check(rig, is_last=n == max(rounds))
-            except (TimeoutError, ViolationError) as e:
-                raise ViolationError(f"round {n}, {rig.now}: {e!r}") from e
+            except* (TimeoutError, ViolationError) as e:
+                raise ViolationError(f"round {n}, {rig.now}: {first_of(e)!r}") from e
             on_done(n)
         rig.add(rig.traffic, n_rows)
 

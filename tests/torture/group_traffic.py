@@ -8,7 +8,7 @@ import time
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Mapping, Sequence
 from itertools import cycle, pairwise
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from eventer_bridge.model import Event, EventId, RegisterEvent, Status
 from mariner import client
@@ -24,6 +24,8 @@ from mariner.errors import (
 )
 from tests.torture.group_site import GroupSite, Machine
 from tests.torture.ledger import OURS, Ledger, ViolationError
+
+E = TypeVar("E", bound=Exception)
 
 IN_FLIGHT: Final = 6
 """Requests at each gateway; as many again with keys at the active one."""
@@ -397,7 +399,7 @@ async def traffic(site: GroupSite, chance: random.Random) -> AsyncIterator[Traff
         raise first_of(e) from None
 
 
-def first_of(group: BaseExceptionGroup[ViolationError]) -> ViolationError:
-    """One of the violations of several clients."""
+def first_of(group: ExceptionGroup[E]) -> E:
+    """One of the errors of several tasks."""
     first = group.exceptions[0]
-    return first_of(first) if isinstance(first, BaseExceptionGroup) else first
+    return first_of(first) if isinstance(first, ExceptionGroup) else first
