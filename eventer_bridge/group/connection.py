@@ -101,7 +101,10 @@ class PostgresqlConnection:
             if self._is_closed:
                 raise self._error("closed") from None
             raise
-        self._primary.connection.add_log_listener(self._on_message)
+        try:
+            self._primary.connection.add_log_listener(self._on_message)
+        except asyncpg.InterfaceError as e:  # it was lost as soon as it was made
+            raise self._error(reason_of(e)) from e
         return self._primary
 
     async def _run(

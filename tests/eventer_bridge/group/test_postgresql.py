@@ -18,6 +18,7 @@ from eventer_bridge.group import limits, statements
 from eventer_bridge.group.dsn import PostgresqlConfig
 from eventer_bridge.group.log import CommitLog, LogError, Record
 from eventer_bridge.group.postgresql import PostgresqlLog, create_group
+from eventer_bridge.group.primary import Primary
 from tests.eventer_bridge.group.contract import SERVER_ID, CommitLogContract, append, claim
 from tests.support.certificates import Certificates, make_certificates
 from tests.support.machine import free_port
@@ -137,6 +138,22 @@ class TestPostgresqlLog(CommitLogContract):
             await log.append(1, 2, [b"2"])
         assert caught.value.is_unknown
         assert (await log.state()).position == 2
+
+    async def test_a_connection_that_is_lost_as_soon_as_it_is_made(
+        self, log: CommitLog, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert isinstance(log, PostgresqlLog)
+        connector = log._reader._connector
+        connect = connector.connect
+
+        async def lose(deadline_s: float) -> Primary:
+            primary = await connect(deadline_s)
+            primary.connection.terminate()
+            return primary
+
+        monkeypatch.setattr(connector, "connect", lose)
+        with pytest.raises(LogError, match="connection is closed"):
+            await log.state()
 
     @staticmethod
     async def _lost(_: str) -> None:
