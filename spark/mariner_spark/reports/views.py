@@ -121,6 +121,13 @@ OTHERS: Final = "#9498a0"
 TICKS: Final = "max(2, width / 85)"
 """Number of moments that fit on the axis."""
 
+_CLOCK: Final = {
+    "year": "%Y", "quarter": "%B", "month": "%B", "week": "%b %d", "date": "%b %d",
+    "day": "%b %d", "hours": "%H:%M", "minutes": "%H:%M", "seconds": "%H:%M:%S",
+    "milliseconds": "%H:%M:%S.%L",
+}  # fmt: skip
+"""Formats of moments on an axis, by the unit that a tick begins: Vega's hours are twelve."""
+
 ROW_PX: Final = 26
 CHART_PX: Final = 260
 
@@ -168,7 +175,14 @@ def time_axis(field: str, domain: tuple[float, float] | None = None) -> Spec:
     if domain is not None:
         # a plain domain becomes an expression that the interpreter of the page does not know
         scale["domainRaw"] = {"signal": f"[{domain[0]!r}, {domain[1]!r}]"}
-    axis = {"title": None, "labelOverlap": True, "labelFlush": True, "tickCount": {"signal": TICKS}}
+    axis = {
+        "title": None,
+        "format": _CLOCK,
+        "labelOverlap": "greedy",
+        "labelSeparation": 8,
+        "labelFlush": True,
+        "tickCount": {"signal": TICKS},
+    }
     return {"field": field, "type": "temporal", "scale": scale, "axis": axis}
 
 

@@ -174,6 +174,29 @@ def test_every_chart_is_drawn_by_the_engine_for_pictures(hostile: str) -> None:
         assert "NaN" not in svg, name
 
 
+def drawn(text: str, chart: str, width: int = 400) -> str:
+    """The picture of a chart of a page."""
+    spec = {**charts_of(text)[chart], "width": width}
+    svg: str = vl_convert.vegalite_to_svg(spec, vl_version=page.VEGA_LITE)
+    return svg
+
+
+def labels_of(svg: str) -> list[str]:
+    """The texts that are seen in a picture."""
+    return re.findall(r'<text[^>]* opacity="1"[^>]*>([^<]+)</text>', svg)
+
+
+def test_an_axis_of_time_has_24_hours() -> None:
+    rows = rows_of("runs")[:1]
+    for row in rows:
+        row["begin"], row["end"] = (_MOMENT.replace(hour=i) for i in (13, 15))
+    text = render([Section(REPORTS["runs"], rows, TOTALS)])
+    assert {"13:00", "13:30", "14:00", "15:00"} <= set(labels_of(drawn(text, "runs-0", 600)))
+    rows[0]["end"] = rows[0]["begin"] + timedelta(seconds=10)
+    text = render([Section(REPORTS["runs"], rows, TOTALS)])
+    assert "13:00:05" in labels_of(drawn(text, "runs-0", 600))
+
+
 def test_without_events_the_page_says_so() -> None:
     text = render([Section(report, [], {}) for report in REPORTS.values()], facts=0)
     elements = Elements(text)
