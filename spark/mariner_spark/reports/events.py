@@ -139,6 +139,13 @@ def bucket_width(span: Span) -> timedelta:
     raise AssertionError("a span of more than 10,000 years")
 
 
+def span_of_buckets(span: Span) -> Span:
+    """From the first bucket of a span to the end of its last one; one moment stays one."""
+    width_us = to_us(bucket_width(span))
+    first, last = ((i - _ORIGIN_US) // width_us * width_us + _ORIGIN_US for i in span)
+    return span if span.first == span.last else Span(max(first, times.MIN_US), last + width_us)
+
+
 def bucket(width: timedelta) -> Column:
     """Start of the bucket of the timestamp."""
     # a bucket may start before the first moment that Python has

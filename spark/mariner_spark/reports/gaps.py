@@ -87,7 +87,7 @@ def find_gaps(
 # --- on the page --------------------------------------------------------------------------
 
 
-def _view(rows: Sequence[views.Row], totals: views.Row) -> views.View:
+def _view(rows: Sequence[views.Row], totals: views.Row, domain: views.Domain) -> views.View:
     names = views.labels_of("type_path", rows)
     shown = dict(list(names.items())[: views.N_BARS])
     colours = {"until the end": "#ff725c", "until the next event": "#e8a33d"}
@@ -114,8 +114,12 @@ def _view(rows: Sequence[views.Row], totals: views.Row) -> views.View:
         f" Silent until the end: {formats.count(totals['open'])}."
     )
     note = views.part_of(len(shown), totals["types"], "type")
-    chart = views.timeline("Silences", marks, names=shown, colours=colours, tips=tips)
-    return views.View(finding, [chart._replace(note=note)])
+    return views.View(
+        finding,
+        views.timeline(
+            "Silences", marks, names=shown, colours=colours, tips=tips, domain=domain, note=note
+        ),
+    )
 
 
 REPORT: Final = views.Report(

@@ -66,7 +66,7 @@ def find_latencies(events: DataFrame, *, depth: int = 2, late: timedelta = LATE)
 # --- on the page --------------------------------------------------------------------------
 
 
-def _view(rows: Sequence[views.Row], totals: views.Row) -> views.View:
+def _view(rows: Sequence[views.Row], totals: views.Row, _domain: views.Domain) -> views.View:
     measured = [row for row in rows if row["p50_s"] is not None]
     with_source, late, future = (
         formats.count(totals[name]) for name in ("with_source", "late", "future")

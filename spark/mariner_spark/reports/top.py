@@ -56,7 +56,7 @@ def find_top(events: DataFrame, *, extent: Extent | None = None) -> DataFrame:
 # --- on the page --------------------------------------------------------------------------
 
 
-def _view(rows: Sequence[views.Row], totals: views.Row) -> views.View:
+def _view(rows: Sequence[views.Row], totals: views.Row, _domain: views.Domain) -> views.View:
     finding = (
         f"{formats.name(rows[0]['type_path'])} is the largest: {formats.count(rows[0]['events'])}"
         f" events ({formats.show('share', rows[0]['events_share'])}),"

@@ -126,22 +126,22 @@ def _within(number: str, low: str, high: str) -> Column:
 # --- on the page --------------------------------------------------------------------------
 
 
-def _view(rows: Sequence[views.Row], totals: views.Row) -> views.View:
+def _view(rows: Sequence[views.Row], totals: views.Row, domain: views.Domain) -> views.View:
     by_type: dict[str, list[views.Row]] = {}
     for row in rows:
         by_type.setdefault(row["type_path"], []).append(row)
-    moments = [views.ms(row["bucket"]) for row in rows]
-    domain = (min(moments), max(moments) + rows[0]["bucket_s"] * 1_000)
     finding = (
         f"{views.plural(totals['numbers'], 'number')} of {views.plural(totals['types'], 'type')}:"
         f" means in {views.width_of(rows)}, between the least and the largest."
     )
     if part := views.part_of(len(by_type), totals["types"], "type"):
         finding += f" Shown: {part}, those with most numbers."
+    if domain[0] == domain[1]:
+        return views.View(finding)
     return views.View(finding, [_band(name, found, domain) for name, found in by_type.items()])
 
 
-def _band(name: str, rows: Sequence[views.Row], domain: tuple[float, float]) -> views.Chart:
+def _band(name: str, rows: Sequence[views.Row], domain: views.Domain) -> views.Chart:
     middle = timedelta(seconds=rows[0]["bucket_s"]) / 2
     marks = [
         {

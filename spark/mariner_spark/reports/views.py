@@ -19,6 +19,9 @@ from mariner_spark.reports.events import Extent
 Row = Mapping[str, Any]
 Spec = dict[str, Any]
 Rows = Sequence[dict[str, Any]]
+Domain = tuple[float, float]
+"""The time of a page, in milliseconds: from its first to its last moment; equal: there is only one,
+and charts over time have nothing to show."""
 Key = TypeVar("Key", bound=Hashable)
 P = ParamSpec("P")
 
@@ -73,7 +76,7 @@ class Report(NamedTuple):
         title, about: title and description on the page.
         find: computes all its rows from prepared events.
         view: computes the sentence and the charts of the page from the first rows, at least one,
-            and the totals.
+            the totals, and the time of the page, which all axes of time have.
         columns: of the table on the page.
         first: selects and orders the rows of the files; ``first_are`` describes them.
         totals: computes totals of all rows, in a row, from prepared events and all rows; None:
@@ -85,7 +88,7 @@ class Report(NamedTuple):
     title: str
     about: str
     find: Callable[[DataFrame, ReportSettings], DataFrame]
-    view: Callable[[Sequence[Row], Row], View]
+    view: Callable[[Sequence[Row], Row, Domain], View]
     columns: Sequence[Column]
     first: Callable[[DataFrame], DataFrame] = lambda found: found
     first_are: str = ""
@@ -128,6 +131,9 @@ _CLOCK: Final = {
 }  # fmt: skip
 """Formats of moments on an axis, by the unit that a tick begins: Vega's hours are twelve."""
 
+MARKS: Final = 100
+"""Marks that can be told apart along an axis of time: on a phone, a mark each other pixel."""
+
 ROW_PX: Final = 26
 CHART_PX: Final = 260
 
@@ -169,12 +175,10 @@ def chart(rows: Rows, height_px: int, **parts: Any) -> Spec:
     }
 
 
-def time_axis(field: str, domain: tuple[float, float] | None = None) -> Spec:
+def time_axis(field: str, domain: Domain) -> Spec:
     """Horizontal axis of moments, UTC."""
-    scale: Spec = {"type": "utc"}
-    if domain is not None:
-        # a plain domain becomes an expression that the interpreter of the page does not know
-        scale["domainRaw"] = {"signal": f"[{domain[0]!r}, {domain[1]!r}]"}
+    # a plain domain becomes an expression that the interpreter of the page does not know
+    scale = {"type": "utc", "domainRaw": {"signal": f"[{domain[0]!r}, {domain[1]!r}]"}}
     axis = {
         "title": None,
         "format": _CLOCK,
@@ -256,22 +260,29 @@ def timeline(
     names: Mapping[Key, str],
     colours: Mapping[str, str],
     tips: list[Spec],
-) -> Chart:
-    """Bars from ``begin`` to ``end``, one line per name, coloured by ``state``."""
+    domain: Domain,
+    note: str,
+) -> list[Chart]:
+    """Bars from ``begin`` to ``end``, one line per name, coloured by ``state``.
+
+    None if the page has only one moment.
+    """
+    if domain[0] == domain[1]:
+        return []
     used = {state: colours[state] for state in colours if any(i["state"] == state for i in marks)}
     shade = colour("state", used)
     encoding = {
         "y": names_axis(list(names.values())),
-        "x": time_axis("begin"),
+        "x": time_axis("begin", domain),
         "x2": {"field": "end"},
         "color": shade,
         "stroke": shade,
         "tooltip": tips,
     }
     # the stroke shows bars that are too short to be seen
-    mark = {"type": "bar", "height": {"band": 0.6}, "strokeWidth": 1.5}
+    mark = {"type": "bar", "height": {"band": 0.6}, "strokeWidth": 1}
     spec = chart(marks, ROW_PX * len(names) + 30, mark=mark, encoding=encoding)
-    return Chart(title, spec, legend=tuple(used.items()))
+    return [Chart(title, spec, note, legend=tuple(used.items()))]
 
 
 # --- texts --------------------------------------------------------------------------------

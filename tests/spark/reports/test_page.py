@@ -21,7 +21,7 @@ import pytest
 import vl_convert
 
 from mariner_spark import limits
-from mariner_spark.reports import page
+from mariner_spark.reports import page, views
 from mariner_spark.reports.generate import REPORTS
 from mariner_spark.reports.page import Fact, Section
 from mariner_spark.session import cache_folder
@@ -81,12 +81,17 @@ TOTALS: Final[dict[str, Any]] = {
 }
 
 
-def render(sections: list[Section], facts: int = 1) -> str:
+DOMAIN: Final = (views.ms(_MOMENT), views.ms(_MOMENT + timedelta(hours=2)))
+"""The time of a page."""
+
+
+def render(sections: list[Section], facts: int = 1, domain: tuple[float, float] = DOMAIN) -> str:
     return page.render(
         title=HOSTILE[0],
         about=[Fact("Source", HOSTILE[1])],
         facts=[Fact("Events", "3")] * facts,
         sections=sections,
+        domain=domain,
         programs=page.chart_programs(),
     )
 
@@ -187,14 +192,63 @@ def labels_of(svg: str) -> list[str]:
 
 
 def test_an_axis_of_time_has_24_hours() -> None:
-    rows = rows_of("runs")[:1]
-    for row in rows:
-        row["begin"], row["end"] = (_MOMENT.replace(hour=i) for i in (13, 15))
-    text = render([Section(REPORTS["runs"], rows, TOTALS)])
-    assert {"13:00", "13:30", "14:00", "15:00"} <= set(labels_of(drawn(text, "runs-0", 600)))
-    rows[0]["end"] = rows[0]["begin"] + timedelta(seconds=10)
-    text = render([Section(REPORTS["runs"], rows, TOTALS)])
-    assert "13:00:05" in labels_of(drawn(text, "runs-0", 600))
+    begin = views.ms(_MOMENT + timedelta(hours=13))
+    rows = [row | {"bucket": _MOMENT + timedelta(hours=13)} for row in rows_of("activity")]
+    section = Section(REPORTS["activity"], rows, TOTALS)
+    text = render([section], domain=(begin, begin + 2 * 3_600_000))
+    assert {"13:00", "13:30", "14:00", "15:00"} <= set(labels_of(drawn(text, "activity-0", 600)))
+    text = render([section], domain=(begin, begin + 10_000))
+    assert "13:00:10" in labels_of(drawn(text, "activity-0", 600))
+
+
+def test_all_charts_over_time_have_the_time_of_the_page(hostile: str) -> None:
+    axes = {
+        name: spec["encoding"]["x"]["scale"]["domainRaw"]["signal"]
+        for name, spec in charts_of(hostile).items()
+        if spec["encoding"]["x"]["type"] == "temporal"
+    }
+    assert {name.split("-")[0] for name in axes} == {"activity", "values", "gaps", "runs"}
+    assert set(axes.values()) == {f"[{DOMAIN[0]!r}, {DOMAIN[1]!r}]"}
+
+
+def test_events_of_one_moment_have_no_charts_over_time() -> None:
+    names = ("activity", "values", "gaps", "runs")
+    sections = [Section(REPORTS[name], rows_of(name), TOTALS) for name in names]
+    text = render(sections, domain=(DOMAIN[0], DOMAIN[0]))
+    assert "<figure>" not in text
+    assert text.count("<details open>") == len(names)
+
+
+def test_runs_that_cannot_be_told_apart_are_told_together() -> None:
+    """On two hours: ten connections of 0.3 s in a minute, a killed one later, and a long one."""
+    rows = []
+    for at_s, length_s in (*((i * 6, 0.3) for i in range(10)), (300, 0.3), (3_600, 3_600)):
+        begin = _MOMENT + timedelta(seconds=at_s)
+        row = {"server": 1, "kind": "eventer", "name": "a", "begin": begin, "is_begin_seen": True}
+        row |= {"end": begin + timedelta(seconds=length_s), "up_s": length_s, "ended_by": None}
+        rows.append(row)
+    rows[10]["ended_by"] = "killed"
+    rows.reverse()
+    section = Section(REPORTS["runs"], rows, {**TOTALS, "rows": 1_200, "subjects": 1})
+    text = render([section])
+    spec = charts_of(text)["runs-0"]
+    found = [(i["state"], i["times"], i["shown"]) for i in spec["data"]["values"]]
+    assert [(state, times, plain(shown)) for state, times, shown in found] == [
+        ("several short times up", "10", "3 s"),
+        ("ended by being killed", "1", "300 ms"),
+        ("up", "1", "1 h"),
+    ]
+    assert plain(f"{section.n_rows:,} times up") in text
+    assert "<span>of each kind the latest 1,000 times</span>" in text
+    svg = drawn(text, "runs-0", 330)
+    bars = re.findall(r'aria-roledescription="bar" d="M([\d.]+),[\d.]+h([\d.]+)', svg)
+    (several, n_several), (killed, n_killed), _ = ((float(x), float(w)) for x, w in bars)
+    assert several + n_several + 1 < killed  # a stroke and the card between them
+    assert n_killed < 1
+
+
+def plain(text: str) -> str:
+    return text.replace("\N{NO-BREAK SPACE}", " ")
 
 
 def test_without_events_the_page_says_so() -> None:
