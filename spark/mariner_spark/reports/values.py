@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import timedelta
+from itertools import pairwise
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, Window
@@ -142,29 +143,25 @@ def _view(rows: Sequence[views.Row], totals: views.Row, domain: views.Domain) ->
 
 
 def _band(name: str, rows: Sequence[views.Row], domain: views.Domain) -> views.Chart:
-    middle = timedelta(seconds=rows[0]["bucket_s"]) / 2
-    marks = [
-        {
-            "time": views.ms(row["bucket"]) + middle / timedelta(milliseconds=1),
-            "least": views.drawable(row["min"]),
-            "largest": views.drawable(row["max"]),
-            "mean": views.drawable(row["mean"]),
-            "when": formats.moment(row["bucket"]),
-            "shown": formats.number(row["mean"]),
-            "range": f"{formats.number(row['min'])} to {formats.number(row['max'])}",
-            "count": formats.count(row["count"]),
-        }
-        for row in rows
-    ]
+    marks = []
+    for run in _without_silence(rows):
+        marks += [_mark(row, has_point=len(rows) <= 40 or len(run) == 1) for row in run]
+        marks.append({"time": marks[-1]["time"] + 1})  # without numbers: the line breaks
     tips = views.tooltip(begin="when", mean="shown", range="range", numbers="count")
-    point = {"filled": True, "size": 18} if len(rows) <= 40 else False
     spec = views.chart(
         marks,
         110,
         encoding={"x": views.time_axis("time", domain)},
         layer=[
             {
-                "mark": {"type": "area", "opacity": 0.22, "color": views.PALETTE[0]},
+                # the stroke shows a bucket that is alone
+                "mark": {
+                    "type": "area",
+                    "opacity": 0.22,
+                    "color": views.PALETTE[0],
+                    "stroke": views.PALETTE[0],
+                    "strokeWidth": 3,
+                },
                 "encoding": {
                     "y": views.numbers_axis("least", zero=False),
                     "y2": {"field": "largest"},
@@ -172,13 +169,42 @@ def _band(name: str, rows: Sequence[views.Row], domain: views.Domain) -> views.C
                 },
             },
             {
-                "mark": {"type": "line", "strokeWidth": 1.8, "point": point},
+                "mark": {"type": "line", "strokeWidth": 1.8},
                 "encoding": {"y": views.numbers_axis("mean", zero=False), "tooltip": tips},
+            },
+            {
+                "mark": {"type": "point", "filled": True, "size": 18, "color": views.PALETTE[0]},
+                "encoding": {"y": views.numbers_axis("point", zero=False), "tooltip": tips},
             },
         ],
     )
     last = rows[-1]["last"]
     return views.Chart(formats.name(name), spec, note=f"last {formats.number(last)}", is_small=True)
+
+
+def _mark(row: views.Row, *, has_point: bool) -> views.Spec:
+    mean = views.drawable(row["mean"])
+    return {
+        "time": views.ms(row["bucket"]) + row["bucket_s"] * 500,  # its middle
+        "least": views.drawable(row["min"]),
+        "largest": views.drawable(row["max"]),
+        "mean": mean,
+        "point": mean if has_point else None,
+        "when": formats.moment(row["bucket"]),
+        "shown": formats.number(row["mean"]),
+        "range": f"{formats.number(row['min'])} to {formats.number(row['max'])}",
+        "count": formats.count(row["count"]),
+    }
+
+
+def _without_silence(rows: Sequence[views.Row]) -> list[list[views.Row]]:
+    """Rows of a type, split where a bucket has no numbers."""
+    runs = [[rows[0]]]
+    for before, row in pairwise(rows):
+        # the first bucket of all may be shorter
+        is_next = row["bucket"] - before["bucket"] <= timedelta(seconds=row["bucket_s"])
+        runs.append([row]) if not is_next else runs[-1].append(row)
+    return runs
 
 
 REPORT: Final = views.Report(
