@@ -83,7 +83,7 @@ def _view(rows: Sequence[views.Row], _totals: views.Row, domain: views.Domain) -
     encoding = {
         "x": views.time_axis("begin", domain),
         "x2": {"field": "end"},
-        "y": views.numbers_axis("events") | {"stack": "zero"},
+        "y": views.counts_axis("events", max(totals.values())) | {"stack": "zero"},
         "color": shade,
         "stroke": shade,
         "order": {"field": "name", "type": "nominal", "sort": list(colours)},
@@ -94,7 +94,7 @@ def _view(rows: Sequence[views.Row], _totals: views.Row, domain: views.Domain) -
     mark = {"type": "bar", "orient": "vertical", "binSpacing": 1, "strokeWidth": int(is_narrow)}
     peak = max(totals, key=lambda bucket: (totals[bucket], bucket))
     finding = (
-        f"Busiest {views.width_of(rows)}: {formats.count(totals[peak])} events from"
+        f"Busiest {views.width_of(rows)}: {views.plural(totals[peak], 'event')} from"
         f" {formats.moment(peak)} on."
     )
     if domain[0] == domain[1]:

@@ -304,7 +304,7 @@ def _view_availability(
     engines, clients = (views.plural(totals[f"{i}s"], i) for i in ("engine", "client"))
     finding = f"{engines}, killed {views.plural(totals['killed'], 'time')}; {clients}."
     note = views.part_of(len(shown), totals["rows"], "row")
-    spec = views.bars(marks, list(names.values()), tips)
+    spec = views.bars(marks, list(names.values()), tips, views.shares_axis("value"))
     return views.View(finding, [views.Chart("Part of the time that it was up", spec, note=note)])
 
 

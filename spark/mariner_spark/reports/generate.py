@@ -180,6 +180,7 @@ def _write_reports(
             end_us=max(end_us, overview.extent.span.last),
             depth=job.depth,
             with_core=has_types,
+            value_path=_value_path(job),
         )
         for report in reports:
             step(report.name)

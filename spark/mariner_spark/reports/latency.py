@@ -72,7 +72,8 @@ def _view(rows: Sequence[views.Row], totals: views.Row, _domain: views.Domain) -
         formats.count(totals[name]) for name in ("with_source", "late", "future")
     )
     finding = (
-        f"{with_source} of {views.plural(totals['events'], 'event')} have a source timestamp."
+        f"{with_source} of {views.plural(totals['events'], 'event')}"
+        f" {'has' if totals['with_source'] == 1 else 'have'} a source timestamp."
         f" Late: {late}. From the future: {future}."
     )
     if not measured:
@@ -88,22 +89,32 @@ def _view(rows: Sequence[views.Row], totals: views.Row, _domain: views.Domain) -
             "events": formats.count(row["with_source"]),
         }
         for row in measured[: views.N_BARS]
-        for percentile in colours
+        for percentile in reversed(colours)  # the larger point is below the smaller one
     ]
     y = views.names_axis(list(names.values()))
     tips = views.tooltip(type="name", percentile="percentile", latency="shown", events="events")
     line = {"type": "line", "strokeWidth": 2, "opacity": 0.5}
-    point = {"type": "point", "filled": True, "size": 90, "opacity": 1}
+    point = {"type": "point", "filled": True, "opacity": 1}
+    size = {
+        "field": "percentile",
+        "type": "nominal",
+        "scale": {"domain": list(colours), "range": [30, 110, 250]},
+        "legend": None,
+    }
     x = views.durations_axis("value", [mark["value"] for mark in marks])
     layer: list[views.Spec] = [
         {"mark": line, "encoding": {"detail": {"field": "name"}, "color": {"value": "#9498a0"}}},
         {
             "mark": point,
-            "encoding": {"color": views.colour("percentile", colours), "tooltip": tips},
+            "encoding": {
+                "color": views.colour("percentile", colours),
+                "size": size,
+                "tooltip": tips,
+            },
         },
     ]
     spec = views.chart(
-        marks, views.ROW_PX * len(names) + 40, encoding={"y": y, "x": x}, layer=layer
+        marks, views.ROW_PX * len(names) + views.AXIS_PX, encoding={"y": y, "x": x}, layer=layer
     )
     note = views.part_of(len(names), totals["rows"], "row")
     legend = tuple(colours.items())

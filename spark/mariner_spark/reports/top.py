@@ -58,8 +58,9 @@ def find_top(events: DataFrame, *, extent: Extent | None = None) -> DataFrame:
 
 def _view(rows: Sequence[views.Row], totals: views.Row, _domain: views.Domain) -> views.View:
     finding = (
-        f"{formats.name(rows[0]['type_path'])} is the largest: {formats.count(rows[0]['events'])}"
-        f" events ({formats.show('share', rows[0]['events_share'])}),"
+        f"{formats.name(rows[0]['type_path'])} is the largest:"
+        f" {views.plural(rows[0]['events'], 'event')}"
+        f" ({formats.show('share', rows[0]['events_share'])}),"
         f" {formats.size(rows[0]['bytes'])} of payload"
         f" ({formats.show('share', rows[0]['bytes_share'])})."
     )

@@ -32,13 +32,15 @@ N_BARS: Final = 15
 class ReportSettings(NamedTuple):
     """Settings of a report; ``end_us``: timestamp of the last event of any type, in microseconds.
 
-    ``depth``: segments of a type prefix; ``with_core``: the core's own types were selected by name.
+    ``depth``: segments of a type prefix; ``with_core``: the core's own types were selected by name;
+    ``value_path``: that of the numbers.
     """
 
     extent: Extent
     end_us: int
     depth: int
     with_core: bool
+    value_path: str
 
 
 class Column(NamedTuple):
@@ -136,6 +138,8 @@ MARKS: Final = 100
 
 ROW_PX: Final = 26
 CHART_PX: Final = 260
+AXIS_PX: Final = 30
+SMALL_PX: Final = 110
 
 _LARGEST: Final = 1e307
 
@@ -210,15 +214,40 @@ def durations_axis(field: str, seconds: Sequence[float]) -> Spec:
     return {"field": field, "type": "quantitative", "scale": scale, "axis": axis}
 
 
-def numbers_axis(field: str, *, zero: bool = True) -> Spec:
-    """Axis of numbers."""
-    # beyond these there are no prefixes of units
+def numbers_axis(field: str, bounds: Sequence[float]) -> Spec:
+    """Axis of numbers of a small chart, from the least to the largest; with two ticks at least."""
+    low, high = min(bounds), max(bounds)
+    if low == high:
+        apart = abs(low) / 10 or 1.0
+        low, high = low - apart, high + apart
     label = (
-        "datum.value != 0 && (abs(datum.value) >= 1e15 || abs(datum.value) < 1e-15)"
-        " ? format(datum.value, '.4~g') : format(datum.value, '.6~s')"
+        "datum.value != 0 && (abs(datum.value) >= 1e12 || abs(datum.value) < 1e-4)"
+        " ? format(datum.value, '.4~g') : format(datum.value, ',.12~r')"
     )
-    axis = {"title": None, "labelExpr": label, "tickCount": {"signal": "max(2, height / 40)"}}
-    return {"field": field, "type": "quantitative", "scale": {"zero": zero}, "axis": axis}
+    return _axis(field, label, SMALL_PX // 35, domain=[low, high])
+
+
+def counts_axis(field: str, largest: int) -> Spec:
+    """Axis of whole numbers from 0 on."""
+    label = "datum.value < 1e6 ? format(datum.value, ',d') : format(datum.value, '.6~s')"
+    n_ticks = CHART_PX // 50
+    spec = _axis(field, label, n_ticks, zero=True)
+    if largest < n_ticks:  # else there would be ticks between
+        spec["axis"]["values"] = list(range(largest + 1))
+    return spec
+
+
+def _axis(field: str, label: str, n_ticks: int, **scale: Any) -> Spec:
+    axis = {"title": None, "labelExpr": label, "tickCount": n_ticks}
+    scale["nice"] = n_ticks  # it ends at ticks
+    return {"field": field, "type": "quantitative", "scale": scale, "axis": axis}
+
+
+def shares_axis(field: str) -> Spec:
+    """Horizontal axis of parts of a whole, with room for texts at its end."""
+    axis = {"title": None, "values": [0, 0.25, 0.5, 0.75, 1], "format": ".0%", "grid": True}
+    scale = {"domain": [0, 1.35]}
+    return {"field": field, "type": "quantitative", "scale": scale, "axis": axis}
 
 
 def colour(field: str, colours: dict[str, str]) -> Spec:
@@ -235,22 +264,21 @@ def tooltip(**fields: str) -> list[Spec]:
     ]
 
 
-def bars(rows: Rows, names: Sequence[str], tips: list[Spec]) -> Spec:
+def bars(rows: Rows, names: Sequence[str], tips: list[Spec], axis: Spec | None = None) -> Spec:
     """Horizontal bars: rows with ``name``, ``value`` and the text ``shown`` at their ends."""
-    encoding = {
-        "y": names_axis(names),
-        "x": numbers_axis("value") | {"axis": None},
-    }
+    # room for the texts
+    largest = max((row["value"] for row in rows), default=0) or 1
+    scale = {"domain": [0, largest * 1.4]}
+    plain = {"field": "value", "type": "quantitative", "axis": None, "scale": scale}
+    encoding = {"y": names_axis(names), "x": axis or plain}
     mark = {"type": "bar", "cornerRadiusEnd": 3, "height": {"band": 0.7}, "tooltip": True}
     text = {"type": "text", "align": "left", "dx": 5}
     layer = [
         {"mark": mark, "encoding": {"tooltip": tips}},
         {"mark": text, "encoding": {"text": {"field": "shown", "type": "nominal"}}},
     ]
-    # room for the texts
-    largest = max((row["value"] for row in rows), default=0) or 1
-    encoding["x"]["scale"] = {"domain": [0, largest * 1.4]}
-    return chart(rows, ROW_PX * len(names), encoding=encoding, layer=layer)
+    height_px = ROW_PX * len(names) + (AXIS_PX if axis else 0)
+    return chart(rows, height_px, encoding=encoding, layer=layer)
 
 
 def timeline(
@@ -281,7 +309,7 @@ def timeline(
     }
     # the stroke shows bars that are too short to be seen
     mark = {"type": "bar", "height": {"band": 0.6}, "strokeWidth": 1}
-    spec = chart(marks, ROW_PX * len(names) + 30, mark=mark, encoding=encoding)
+    spec = chart(marks, ROW_PX * len(names) + AXIS_PX, mark=mark, encoding=encoding)
     return [Chart(title, spec, note, legend=tuple(used.items()))]
 
 

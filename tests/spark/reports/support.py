@@ -27,7 +27,8 @@ COLUMNS: Final = {
     " payload_kind string, payload string, payload_bytes bigint, server bigint, session bigint,"
     " instance bigint, events bigint",
     "values": "type_path string, bucket timestamp, bucket_s double, count bigint, min double,"
-    " max double, mean double, first double, last double, time_mean double",
+    " max double, mean double, first double, last double, time_mean double,"
+    " unit string",
     "gaps": "type_path string, begin timestamp, end timestamp, silence_s double,"
     " expected_s double, ratio double, is_open boolean",
     "latency": "prefix string, events bigint, with_source bigint, late bigint, future bigint,"

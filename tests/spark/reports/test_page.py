@@ -259,6 +259,59 @@ def test_a_line_of_values_breaks_where_there_are_none() -> None:
     assert svg.count('aria-roledescription="point"') == 1
 
 
+def one_row(name: str, **values: Any) -> dict[str, Any]:
+    return rows_of(name)[0] | {"type_path": "a", "prefix": "a"} | values
+
+
+def ticks(svg: str, axis: str) -> list[str]:
+    """Labels of an axis."""
+    [found] = re.findall(rf'aria-label="{axis}-axis(.*?)role-axis-domain', svg, re.DOTALL)
+    return labels_of(found)
+
+
+def test_numbers_have_units_and_ticks_that_say_how_much() -> None:
+    same = dict.fromkeys(("min", "max", "mean", "first", "last"), 0.25)
+    rows = [one_row("values", **same, unit="<b>°C")]
+    text = render([Section(REPORTS["values"], rows, TOTALS)])
+    assert "<span>last 0.25 &lt;b&gt;°C</span>" in text
+    [mark, _] = charts_of(text)["values-0"]["data"]["values"]
+    assert (mark["shown"], mark["range"]) == ("0.25 <b>°C", "0.25 to 0.25 <b>°C")
+    shown = ticks(drawn(text, "values-0"), "Y")
+    assert len(shown) > 1
+    assert {"0.24", "0.26"} <= set(shown)
+    rows = [one_row("values", **same | {"min": 20.4, "max": 21.2}, unit=None)]
+    text = render([Section(REPORTS["values"], rows, TOTALS)])
+    assert len(ticks(drawn(text, "values-0"), "Y")) > 1
+
+
+def test_counts_are_whole_numbers() -> None:
+    one = dict.fromkeys(("events", "with_source"), 1)
+    names = ("activity", "top", "latency")
+    rows = {name: [one_row(name, **one)] for name in names}
+    text = render([Section(REPORTS[name], rows[name], {**TOTALS, **one}) for name in names])
+    assert ticks(drawn(text, "activity-0"), "Y") == ["0", "1"]
+    text = plain(text)
+    assert "Busiest 1 min: 1 event from" in text
+    assert "a is the largest: 1 event (" in text
+    assert "1 of 1 event has a source timestamp." in text
+    assert "1 events" not in text
+    rows["activity"][0]["events"] = 1_234
+    text = render([Section(REPORTS["activity"], rows["activity"], TOTALS)])
+    assert "1,000" in ticks(drawn(text, "activity-0"), "Y")
+
+
+def test_percentiles_that_are_equal_are_all_seen() -> None:
+    rows = [one_row("latency", p50_s=1.0, p95_s=2.0, p99_s=2.0)]
+    svg = drawn(render([Section(REPORTS["latency"], rows, TOTALS)]), "latency-0")
+    points = re.findall(r'aria-roledescription="point"[^>]* d="M([\d.]+),', svg)
+    assert sorted(points, key=float, reverse=True) == points  # each lies on a larger one
+    assert len(set(points)) == 3
+
+
+def test_availability_has_an_axis(hostile: str) -> None:
+    assert ticks(drawn(hostile, "availability-0"), "X") == ["0%", "25%", "50%", "75%", "100%"]
+
+
 def plain(text: str) -> str:
     return text.replace("\N{NO-BREAK SPACE}", " ")
 
