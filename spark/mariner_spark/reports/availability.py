@@ -303,6 +303,8 @@ def _view_availability(
     tips = views.tooltip(what="name", up="up", down="down", runs="runs")
     engines, clients = (views.plural(totals[f"{i}s"], i) for i in ("engine", "client"))
     finding = f"{engines}, killed {views.plural(totals['killed'], 'time')}; {clients}."
+    if all(row["share"] is None for row in shown):
+        return views.View(finding)
     note = views.part_of(len(shown), totals["rows"], "row")
     spec = views.bars(marks, list(names.values()), tips, views.shares_axis("value"))
     return views.View(finding, [views.Chart("Part of the time that it was up", spec, note=note)])

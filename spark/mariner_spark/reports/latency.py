@@ -97,7 +97,8 @@ def _view(rows: Sequence[views.Row], totals: views.Row, _domain: views.Domain) -
     point = {"type": "point", "filled": True, "opacity": 1}
     size = {
         "field": "percentile",
-        "type": "nominal",
+        "type": "ordinal",
+        "sort": list(colours),
         "scale": {"domain": list(colours), "range": [30, 110, 250]},
         "legend": None,
     }

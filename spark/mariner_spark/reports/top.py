@@ -64,6 +64,8 @@ def _view(rows: Sequence[views.Row], totals: views.Row, _domain: views.Domain) -
         f" {formats.size(rows[0]['bytes'])} of payload"
         f" ({formats.show('share', rows[0]['bytes_share'])})."
     )
+    if len(rows) == 1:
+        return views.View(finding)
     kinds = (("events", "Events", "count"), ("bytes", "Bytes of payload", "size"))
     found = [_largest(rows, field, title, kind) for field, title, kind in kinds]
     note = views.part_of(min(len(rows), views.N_BARS), totals["rows"], "type")

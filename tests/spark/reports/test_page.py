@@ -214,9 +214,12 @@ def test_all_charts_over_time_have_the_time_of_the_page(hostile: str) -> None:
 def test_events_of_one_moment_have_no_charts_over_time() -> None:
     names = ("activity", "values", "gaps", "runs")
     sections = [Section(REPORTS[name], rows_of(name), TOTALS) for name in names]
+    # nor a share of no time, nor of one type
+    sections.append(Section(REPORTS["availability"], [one_row("availability", share=None)], TOTALS))
+    sections.append(Section(REPORTS["top"], rows_of("top")[:1], TOTALS))
     text = render(sections, domain=(DOMAIN[0], DOMAIN[0]))
     assert "<figure>" not in text
-    assert text.count("<details open>") == len(names)
+    assert text.count("<details open>") == len(sections)
 
 
 def test_runs_that_cannot_be_told_apart_are_told_together() -> None:
