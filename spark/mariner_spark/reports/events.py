@@ -110,6 +110,12 @@ def seconds(us: Column) -> Column:
     return us / sf.lit(float(SECOND_US))
 
 
+def rank_error(n_rows: Column) -> Column:
+    """How many ranks an approximate percentile of so many rows may be off; 0: it is exact."""
+    n_off = sf.ceil(n_rows / limits.PERCENTILE_ACCURACY)
+    return sf.when(n_rows < limits.PERCENTILE_EXACT_ROWS, sf.lit(0)).otherwise(n_off).cast("long")
+
+
 def moment(us: int) -> Column:
     """A moment given in microseconds."""
     return sf.timestamp_micros(sf.lit(us))

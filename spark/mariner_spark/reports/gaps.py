@@ -9,7 +9,16 @@ from pyspark.sql import functions as sf
 
 from mariner_spark import limits
 from mariner_spark.reports import formats, views
-from mariner_spark.reports.events import is_of_core, moment, prepare, seconds, span_of, to_us, us
+from mariner_spark.reports.events import (
+    is_of_core,
+    moment,
+    prepare,
+    rank_error,
+    seconds,
+    span_of,
+    to_us,
+    us,
+)
 
 FACTOR: Final = 3.0
 """A silence of more than so many median intervals is a gap: twice is a single lost event."""
@@ -34,6 +43,8 @@ def find_gaps(
     * ``expected_s``: expected interval in seconds: ``expected``, or the median of the type's
       intervals (zero intervals do not count; types with fewer than ``limits.MIN_INTERVALS`` have
       no gaps), of which more than ``factor`` are a gap
+    * ``rank_error``: how many ranks the median may be off, because there are many intervals; 0:
+      ``expected_s`` is exact
     * ``ratio``: ``silence_s`` / ``expected_s``
     * ``is_open``: whether it lasted until the end, which is ``end_us`` (the timestamp of the last
       event of any type, in microseconds) or, without it, that of the last one of ``events``
@@ -59,14 +70,19 @@ def find_gaps(
         .where("silence_us > 0")
     )
     if expected is not None:
-        compared = intervals.select("*", sf.lit(float(to_us(expected))).alias("expected_us"))
+        compared = intervals.select(
+            "*",
+            sf.lit(float(to_us(expected))).alias("expected_us"),
+            sf.lit(0).cast("long").alias("rank_error"),
+        )
         is_gap = sf.col("silence_us") > sf.col("expected_us")
     else:
         closed = sf.when(~sf.col("is_open"), sf.col("silence_us"))
         median = sf.percentile_approx(closed, 0.5, limits.PERCENTILE_ACCURACY)
-        enough = sf.count(closed).over(of_type) >= limits.MIN_INTERVALS
+        number = sf.count(closed).over(of_type)
+        usual = sf.when(number >= limits.MIN_INTERVALS, median.over(of_type)).cast("double")
         compared = intervals.select(
-            "*", sf.when(enough, median.over(of_type)).cast("double").alias("expected_us")
+            "*", usual.alias("expected_us"), rank_error(number).alias("rank_error")
         )
         is_gap = sf.col("silence_us") > sf.col("expected_us") * factor
     return (
@@ -80,6 +96,7 @@ def find_gaps(
             seconds(sf.col("expected_us")).alias("expected_s"),
             "ratio",
             "is_open",
+            "rank_error",
         )
     )
 
@@ -126,13 +143,13 @@ REPORT: Final = views.Report(
     "gaps",
     "Gaps",
     "Types that were silent for longer than expected: for more than three times the median"
-    " of their intervals.",
+    f" of their intervals, which is {views.ACCURACY}.",
     lambda events, i: find_gaps(events, end_us=i.end_us, with_core=i.with_core),
     _view,
     views.columns(
         type_path="Type: path", begin="Silent from: moment", end="Until: moment",
         silence_s="Silence: duration", expected_s="Expected: duration", ratio="Ratio: ratio",
-        is_open="Until the end: flag",
+        is_open="Until the end: flag", rank_error="Ranks off: count",
     ),
     first=lambda found: found.orderBy(
         sf.desc("ratio"), "begin", "type_path"

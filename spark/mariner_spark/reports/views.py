@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
 from pyspark.sql import DataFrame
 
-from mariner_spark import times
+from mariner_spark import limits, times
 from mariner_spark.reports import formats
 from mariner_spark.reports.events import Extent
 
@@ -312,6 +312,12 @@ def timeline(
     spec = chart(marks, ROW_PX * len(names) + AXIS_PX, mark=mark, encoding=encoding)
     return [Chart(title, spec, note, legend=tuple(used.items()))]
 
+
+ACCURACY: Final = (
+    f"exact below {limits.PERCENTILE_EXACT_ROWS:,}; of more, its rank is off by at most one in"
+    f" {limits.PERCENTILE_ACCURACY:,}"
+)
+"""Of a percentile of a number of things."""
 
 # --- texts --------------------------------------------------------------------------------
 

@@ -311,6 +311,12 @@ def test_percentiles_that_are_equal_are_all_seen() -> None:
     assert len(set(points)) == 3
 
 
+def test_the_page_says_how_exact_percentiles_are(hostile: str) -> None:
+    said = " is exact below 5,000; of more, its rank is off by at most one in 10,000."
+    assert f"A percentile (p50, p95, p99) of events{said}" in hostile
+    assert f"three times the median of their intervals, which{said}" in hostile
+
+
 def test_availability_has_an_axis(hostile: str) -> None:
     assert ticks(drawn(hostile, "availability-0"), "X") == ["0%", "25%", "50%", "75%", "100%"]
 
