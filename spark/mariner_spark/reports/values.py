@@ -159,7 +159,7 @@ def _view(rows: Sequence[views.Row], totals: views.Row, domain: views.Domain) ->
 
 
 def _band(name: str, rows: Sequence[views.Row], domain: views.Domain) -> views.Chart:
-    marks = []
+    marks: list[views.Spec] = []
     for run in _without_silence(rows):
         marks += [_mark(row, has_point=len(rows) <= 40 or len(run) == 1) for row in run]
         marks.append({"time": marks[-1]["time"] + 1})  # without numbers: the line breaks

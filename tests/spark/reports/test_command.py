@@ -113,7 +113,8 @@ def test_hostile_events(spark: SparkSession, tmp_path: Path) -> None:
     event_type = (name, "a/b~", "\u2028")
     payload = JsonPayload.of({"value": 1, "a": name})
     event = Event(EventId(1, 1, 1), event_type, Timestamp(-5, 1), None, payload)
-    fill(tmp_path / "events", [event])
+    other = replace(event, id=EventId(1, 1, 2), type=("a",), payload=None)
+    fill(tmp_path / "events", [event, other])
     result = run_report("top", "--store", tmp_path / "events", "--out", tmp_path / "out")
     assert result.exit_code == 0, result
     assert (
