@@ -350,9 +350,9 @@ IDLE_COURSE_PERIOD_S: Final = 600.0
 """The same while nothing else is committed: a sync."""
 
 MAX_SEEN_AHEAD_S: Final = 600.0
-"""How far the timestamps of another server of a group may be ahead of the clock of this machine to
+"""How far the timestamps of the other server of a pair may be ahead of the clock of this machine to
 be followed: clocks that are not set are minutes apart. One that is wrong by hours or years would
-make those of the whole group wrong."""
+make those of the whole pair wrong."""
 
 assert MAX_SEEN_AHEAD_S <= MAX_CLOCK_AHEAD_S
 
@@ -430,17 +430,6 @@ CURSOR_PERIOD_S: Final = 0.2
 """How long an acknowledgement waits for others before it is written; what comes again after a
 crash."""
 
-TELL_PERIOD_S: Final = 1.0
-"""Period of telling the other servers of a group how far cursors are: an event for each that went
-on. What was acknowledged since comes again where another server takes over from one that died."""
-
-TOLD_CURSORS: Final = 64
-"""Events of one such session: no more than are registered at one go."""
-
-TOLD_SESSIONS: Final = 64
-"""The last such sessions, which are remembered: who reads them has its cursor go on, of which
-nobody is told."""
-
 CURSOR_LAG_PERIOD_S: Final = 10.0
 """Period of looking how far cursors are behind."""
 
@@ -448,8 +437,8 @@ MAX_LAG_EVENTS: Final = 1_000
 """Events behind a cursor that are counted, in 0.4 ms."""
 
 MAX_DELETED_CURSORS: Final = 1_000
-"""Names of deleted cursors that are kept, for other servers of a group that do not know yet: those
-that were deleted last."""
+"""Deleted cursors whose number of resets is kept, for one of the same name: those that were deleted
+last."""
 
 FEW_PARKED: Final = 64
 """Rows of parked events that are looked up one by one, about 20 us each; reading all rows of a
@@ -624,7 +613,6 @@ RETENTION_LOG_S: Final = 30.0
 """Period of log lines about a deletion in progress."""
 
 assert INLINE_SCHEMA_BYTES <= LARGE_MESSAGE_BYTES
-assert TOLD_CURSORS <= MANY_NEW_TYPES
 assert MAX_PAYLOAD_BYTES <= MAX_SESSION_BYTES
 
 # --- tokens -------------------------------------------------------------------------------

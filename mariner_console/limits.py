@@ -21,7 +21,11 @@ TIMEOUT_S: Final = 10.0
 """For whatever a gateway is asked in the background."""
 
 QUERY_TIMEOUT_S: Final = 60.0
-"""For what a person asks; the next question of the page waits for it."""
+"""For what a person asks."""
+
+MAX_QUERIES: Final = 8
+"""Of a gateway at a time, each with its connection, until the next one waits: more slow ones than
+people ask for, and few of the connections that a gateway lets in."""
 
 MAX_METRICS_BYTES: Final = 2 << 20
 """Of ``/metrics``: 100 times what a gateway with few clients has."""

@@ -2,15 +2,15 @@
 
 Its connection is read all the time, whatever the browsers do: the console is never a slow client.
 The same holds for a :class:`Tail`, which has a connection of its own. What arrives too fast to be
-looked at is counted and forgotten.
+looked at is counted and forgotten. A query has a connection that no other query waits for.
 """
 
 import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
@@ -21,7 +21,7 @@ import aiohttp
 from eventer_bridge import tls
 from eventer_bridge.control.client import Addressee
 from eventer_bridge.core import tokens
-from eventer_bridge.errors import ConnectError, ControlError
+from eventer_bridge.errors import ClosedError, ConnectError, ControlError, ProtocolError
 from eventer_bridge.model import (
     Event,
     EventType,
@@ -33,9 +33,9 @@ from eventer_bridge.model import (
 from eventer_bridge.net import connecting
 from eventer_bridge.net import limits as net_limits
 from eventer_bridge.net.connecting import keep_trying
-from eventer_bridge.resources import Resource, Tasks, uncancellable
+from eventer_bridge.resources import Resource, Tasks, call_on_cancel, uncancellable
 from mariner import client
-from mariner.errors import ConnectionLostError, MarinerError
+from mariner.errors import BusyError, ConnectionLostError, MarinerError
 from mariner.gateway import connection_requests, cursor_requests, status
 from mariner.gateway.connection_requests import ConnectionRequest, ConnectionsAnswer
 from mariner.gateway.cursor_requests import CursorAnswer, CursorRequest
@@ -45,6 +45,10 @@ from mariner_console.asking import RecentAnswer
 from mariner_console.config import WatchedGateway
 
 mlog = logging.getLogger(__name__)
+
+_PASSING: Final = (ConnectError, BusyError, ClosedError, ProtocolError)
+"""Why there is no connection, which may pass. A client that is declined stays so until an operator
+does something."""
 
 RequestT = TypeVar("RequestT")
 AnswerT = TypeVar("AnswerT")
@@ -82,6 +86,7 @@ class Tail(Resource):
 
     It goes on over another connection when one is lost. ``lost_s`` is when that was, in seconds
     since 1970, and ``back_s`` when there was another one; None: not yet, or none was lost.
+    ``refusal`` is why there will be none; None: there may be.
     """
 
     def __init__(
@@ -90,6 +95,7 @@ class Tail(Resource):
         self.kept = Kept()
         self.lost_s: float | None = None
         self.back_s: float | None = None
+        self.refusal: str | None = None
         self._connect = connect
         self.async_group.spawn(self._run, connection)
 
@@ -101,7 +107,11 @@ class Tail(Resource):
             finally:
                 await uncancellable(connection.async_close())
             self.lost_s, self.back_s = time.time(), None
-            connection = await self._connect()
+            try:
+                connection = await self._connect()
+            except MarinerError as e:
+                self.refusal = str(e)
+                return
             self.back_s = time.time()
 
 
@@ -116,6 +126,8 @@ class Watcher(Resource):
         if config.tls is not None:
             self._context = tls.client_context(config.tls.ca, config.tls.cert, config.tls.key)
         self._connection: client.Client | None = None
+        self._free: client.Client | None = None  # for the next query
+        self._querying = asyncio.Semaphore(limits.MAX_QUERIES)
         self._lost_by_alarms = False  # when they were asked for the last time
         self._status = RecentAnswer(self._ask_status, status.with_rates)
         self._connections = RecentAnswer(self._ask_connections, connection_requests.with_rates)
@@ -123,6 +135,7 @@ class Watcher(Resource):
         if config.metrics is not None:
             self.async_group.spawn(self._keep_scraping, config.metrics)
         self.async_group.spawn(self._keep_asking_why)
+        self.async_group.spawn(call_on_cancel, self._close_free)
 
     async def query(self, params: QueryParams, limit: int) -> tuple[list[Event], bool]:
         """Some events, up to ``limits.MAX_QUERY_BYTES`` of payloads, and whether there are more.
@@ -133,7 +146,8 @@ class Watcher(Resource):
         size_bytes = 0
         async with (
             asyncio.timeout(limits.QUERY_TIMEOUT_S),
-            aclosing(self._connected().query_all(params, limit=limit + 1)) as events,  # type: ignore[type-var]  # an async generator
+            self._free_connection() as connection,
+            aclosing(connection.query_all(params, limit=limit + 1)) as events,  # type: ignore[type-var]  # an async generator
         ):
             async for event in events:
                 size_bytes += _size_bytes(event)
@@ -146,7 +160,8 @@ class Watcher(Resource):
         """The last events of types, until the caller has enough; raises as :meth:`query`."""
         async with (
             asyncio.timeout(limits.QUERY_TIMEOUT_S),
-            aclosing(self._connected().query_all(params)) as events,  # type: ignore[type-var]  # an async generator
+            self._free_connection() as connection,
+            aclosing(connection.query_all(params)) as events,  # type: ignore[type-var]  # an async generator
         ):
             async for event in events:
                 yield event
@@ -207,7 +222,7 @@ class Watcher(Resource):
             extra = {"gateway": self.config.name}
             await asyncio.sleep(net_limits.RECONNECT_MIN_S)
             attempt = partial(self._open, patterns)
-            return await keep_trying(attempt, MarinerError, mlog, "a tail is not followed", extra)
+            return await keep_trying(attempt, _PASSING, mlog, "a tail is not followed", extra)
 
         return Tail(await self._open(patterns), again)
 
@@ -232,6 +247,31 @@ class Watcher(Resource):
         if self._connection is None or reason is not None:
             raise ConnectError(f"{self.config.name}: {reason or 'not connected'}")
         return self._connection
+
+    @asynccontextmanager
+    async def _free_connection(self) -> AsyncIterator[client.Client]:
+        """A connection for a query: a gateway answers one query of a connection after the other.
+
+        The last one is kept. Raises MarinerError if there is none.
+        """
+        self._connected()
+        async with self._querying:
+            connection, self._free = self._free, None
+            if connection is None or not connection.is_open:
+                connection = await self._open([])
+            is_kept = False
+            try:
+                yield connection
+                is_kept = self.is_open and self._free is None
+            finally:  # one that is still busy with an answer is of no use
+                if is_kept:
+                    self._free = connection
+                else:
+                    await uncancellable(connection.async_close())
+
+    async def _close_free(self) -> None:
+        if self._free is not None:
+            await self._free.async_close()
 
     # --- the connection -----------------------------------------------------------------
 

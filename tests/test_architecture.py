@@ -3,8 +3,9 @@
 import ast
 import copy
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import grimp
 import pytest
@@ -133,25 +134,52 @@ SOURCES: Final = [
 ]
 
 
-def test_a_public_class_name_stands_for_one_thing() -> None:
+class Shape(NamedTuple):
+    """Names of public classes of a module, and what is said of its long functions."""
+
+    classes: list[str]
+    long: list[str]
+
+
+one_worker: Final = pytest.mark.xdist_group("shapes")
+
+
+@pytest.fixture(scope="module")
+def shapes() -> dict[Path, Shape]:
+    """Of all modules: it takes seconds, so that one worker has the tests of them."""
+    return {path: shape_of(ast.parse(path.read_text(encoding="utf-8"))) for path in SOURCES}
+
+
+def shape_of(module: ast.Module) -> Shape:
+    classes = [i.name for i in module.body if isinstance(i, ast.ClassDef)]
+    n_lines = [(i, (i.end_lineno or sys.maxsize) - i.lineno + 1) for i in functions_of(module)]
+    return Shape(
+        [i for i in classes if not i.startswith("_")],
+        [f"{function.name} has {n}" for function, n in n_lines if n > 70],
+    )
+
+
+def functions_of(node: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Those below a node; expressions, which are most of a tree, have none."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield child
+            yield from functions_of(child)
+
+
+@one_worker
+def test_a_public_class_name_stands_for_one_thing(shapes: dict[Path, Shape]) -> None:
     places: dict[str, list[str]] = {}
-    for path in SOURCES:
-        if path.is_relative_to(ROOT / "tests"):
-            continue
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                places.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    for path, shape in shapes.items():
+        if not path.is_relative_to(ROOT / "tests"):
+            for name in shape.classes:
+                places.setdefault(name, []).append(str(path.relative_to(ROOT)))
     assert len(places) > 300
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
 
 
-def test_no_function_is_longer_than_70_lines() -> None:
-    long = []
-    for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                assert node.end_lineno is not None
-                n_lines = node.end_lineno - node.lineno + 1
-                if n_lines > 70:
-                    long.append(f"{path.relative_to(ROOT)}: {node.name} has {n_lines}")
+@one_worker
+def test_no_function_is_longer_than_70_lines(shapes: dict[Path, Shape]) -> None:
+    long = [f"{path.relative_to(ROOT)}: {i}" for path, shape in shapes.items() for i in shape.long]
     assert long == []

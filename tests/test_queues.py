@@ -139,7 +139,6 @@ TABLE: Final[dict[str, OnAccount | Bounded]] = {
     "TypeRegistry._visible": Bounded("limits.MAX_VISIBLE_BYTES"),
     "VisibleTypes._flags": Bounded("limits.MAX_VISIBLE_BYTES"),
     "_Owner.suffixes": Bounded("two"),
-    "Engine._published_sessions": Bounded("limits.TOLD_SESSIONS"),
     # logs
     "LastErrors._last": Bounded("mariner.limits.MAX_STATUS_ERRORS"),
     "LogRate._buckets": Bounded("mariner.limits.MAX_LOG_SOURCES"),

@@ -18,6 +18,7 @@ from pathlib import Path
 import mariner
 from tests.support.peer import RawPeer, event, register_req
 from tests.support.wheel import build_wheels
+from tests.test_build import can_compile, check_wheel, made_in
 
 CONF = """\
 name: wheel
@@ -80,6 +81,9 @@ async def serve_and_ask(python: Path, environment: dict[str, str], folder: Path)
 def test_the_wheels_work_by_themselves(tmp_path: Path) -> None:
     gateway, client = build_wheels(tmp_path)
     check_content(gateway, client)
+    source = tmp_path / "source"
+    assert made_in(source) == set()
+    check_wheel(gateway, source, is_compiled=can_compile())
     home = tmp_path / "venv"
     venv.create(home, with_pip=False)
     python = home / "bin" / "python"

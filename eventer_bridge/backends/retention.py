@@ -37,7 +37,6 @@ class RetentionRule(msgspec.Struct, frozen=True):
         duration_s: maximum age of an event (``passed_time``).
         size_bytes: maximum size of all events (keys and values in the ``event`` family). On disk,
             compression makes it less, and the indexes make it more.
-        is_told: whether readers are notified of its deletions; not configured.
     """
 
     subscriptions: tuple[EventType, ...]
@@ -45,7 +44,6 @@ class RetentionRule(msgspec.Struct, frozen=True):
     max_entries: int | None = None
     duration_s: float | None = msgspec.field(default=None, name="duration")
     size_bytes: int | None = msgspec.field(default=None, name="size")
-    is_told: bool = True
 
     @property
     def is_counted(self) -> bool:

@@ -39,10 +39,6 @@ class AcknowledgingClient(CursorHolder, Protocol):
     async def answer(self, params: QueryParams, holding: Reading) -> QueryResult:
         """Query events that it wants and may see."""
 
-    @property
-    def wants_untold(self) -> bool:
-        """Whether it wants some of ``group_events.UNTOLD``."""
-
     def spend(self, reading: Reading) -> None:
         """Count the use of its quota."""
 
@@ -164,8 +160,8 @@ class Acknowledgements:
             self._client.spend(reading)
         for event_id in ids:
             last = gaps.get(event_id.server)
-            may_be = self._client.wants_untold or (last is not None and event_id <= last)
-            if not (may_be and await self._was_session(event_id)):
+            is_before = last is not None and event_id <= last
+            if not (is_before and await self._was_session(event_id)):
                 raise RemoteProtocolError(
                     f"events_ack: parked: event {_text(event_id)} is not stored, or this client may"
                     " not see it"

@@ -8,9 +8,8 @@ to the histories of the events of each server (``history``).
 Events that a client cannot process are parked: the cursor advances, and operators redeliver or drop
 the parked events.
 
-Rows keep everything (``cursor_rows``). Cursors are held in memory, parked events are not. In a
-group, the server publishes changes to the others (:meth:`Cursors.to_tell`) and takes over theirs.
-The number of resets and deletions of a cursor decides which state is newer; it is kept after a
+Rows keep everything (``cursor_rows``). Cursors are held in memory, parked events are not. Clients
+forget what they saw when the number of resets and deletions of a cursor grows; it is kept after a
 deletion.
 
 Runs on the event loop's thread.
@@ -18,7 +17,7 @@ Runs on the event loop's thread.
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import starmap
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -27,12 +26,10 @@ from eventer_bridge.backends.base import Backend
 from eventer_bridge.backends.history import Departure, History
 from eventer_bridge.backends.reader_rows import (
     CURSOR_PREFIX,
-    PARKED_PREFIX,
     CursorRow,
     ParkedRow,
     cursor_key,
     decode_cursor,
-    decode_id,
     decode_parked,
     encode_id,
     encode_row,
@@ -40,7 +37,6 @@ from eventer_bridge.backends.reader_rows import (
 )
 from eventer_bridge.backends.visible_query import VisibleQuery
 from eventer_bridge.core.cursor_rows import CursorRows
-from eventer_bridge.core.group_events import ToldCursor, ToldParked
 from eventer_bridge.errors import (
     ControlError,
     EventerBridgeError,
@@ -96,7 +92,6 @@ class Cursor:
         lag_events: number of unacknowledged events, at most ``limits.MAX_LAG_EVENTS``.
         lag_s: age of the oldest unacknowledged event, in seconds.
         oldest: earliest possible timestamp of an unacknowledged event; None: unknown.
-        told: ``seen`` as last published to other servers; None: not published.
         checking: held while the store is queried for events to park.
     """
 
@@ -110,14 +105,8 @@ class Cursor:
         self.lag_events = 0
         self.lag_s = 0.0
         self.oldest: Timestamp | None = None
-        self.told: dict[int, EventId] | None = None
         self.checking = asyncio.Lock()
         self._attempts: dict[str, int] = {}  # newest of each recent process
-
-    @property
-    def names(self) -> _Names:
-        """Names of the client and the cursor."""
-        return self.client, self.name
 
     @property
     def parked_prefix(self) -> bytes:
@@ -141,8 +130,7 @@ class Cursors:
     """All cursors of a server.
 
     ``hold_s`` is the maximum time that retention keeps unacknowledged events; 0: it ignores
-    cursors. ``is_in_group``: changes are published to other servers. ``core`` knows the histories
-    of the stored events; None: they are unknown.
+    cursors. ``core`` knows the histories of the stored events; None: they are unknown.
     """
 
     def __init__(
@@ -150,13 +138,10 @@ class Cursors:
         backend: Backend,
         hold_s: float = 0.0,
         *,
-        is_in_group: bool = False,
         core: CursorCore | None = None,
     ) -> None:
         self._backend = backend
         self._core = core
-        self._is_in_group = is_in_group
-        self._unpublished: dict[bytes, _Names] = {}  # changes to publish, by key
         self._hold_s = hold_s
         if hold_s:
             backend.hold_retention(self._held_since)
@@ -168,14 +153,11 @@ class Cursors:
                 client, name, row = decode_cursor(key, value)
             except ValueError as e:
                 raise StoreDamagedError(f"the event store is damaged: a cursor: {e}") from None
-            parked = backend.reader_rows(parked_prefix(client, name))
             if row.is_deleted:
                 self._deleted[client, name] = row
             else:
-                self._cursors[client, name] = Cursor(client, name, row)
-                self._cursors[client, name].n_parked = len(parked)
-            if is_in_group:  # a killed server may not have published them
-                self._unpublished.update(dict.fromkeys((*parked, key), (client, name)))
+                cursor = self._cursors[client, name] = Cursor(client, name, row)
+                cursor.n_parked = len(backend.reader_rows(cursor.parked_prefix))
 
     def __iter__(self) -> Iterator[Cursor]:
         return iter(tuple(self._cursors.values()))
@@ -268,7 +250,7 @@ class Cursors:
         now = Timestamp.now()
         for event_id, reason in events.items():
             key = cursor.parked_prefix + encode_id(event_id)
-            self._put(key, encode_row(ParkedRow(reason, now)), cursor.names)
+            self.rows.put({key: encode_row(ParkedRow(reason, now))})
 
     def done(self, cursor: Cursor, ids: Sequence[EventId]) -> None:
         """Parked events were processed after redelivery, or dropped."""
@@ -276,7 +258,7 @@ class Cursors:
             key = cursor.parked_prefix + encode_id(event_id)
             if self.rows.has(key):
                 cursor.n_parked -= 1
-                self._put(key, None, cursor.names)
+                self.rows.put({key: None})
 
     def parked(self, cursor: Cursor) -> dict[EventId, ParkedRow]:
         """The parked events, in the order of their ids; may raise ``StoreDamagedError``."""
@@ -299,14 +281,22 @@ class Cursors:
         """Move a cursor anywhere, also back; its holder loses it."""
         self._set(cursor, seen.values())
         cursor.row.n_resets += 1
-        cursor.told = None
         self._keep(cursor)
         self._take_away(cursor, "the cursor was reset")
 
     def delete(self, cursor: Cursor) -> None:
         """Delete a cursor and its parked events; its holder loses it."""
-        for key, value in self._forget(cursor.names, cursor.row.n_resets + 1).items():
-            self._put(key, value, cursor.names)
+        names, n_resets = (cursor.client, cursor.name), cursor.row.n_resets + 1
+        row = CursorRow([], Timestamp.now(), n_resets=n_resets, is_deleted=True)
+        del self._cursors[names]
+        self._deleted[names] = row
+        self.rows.put(dict.fromkeys(self.rows.find(cursor.parked_prefix)))
+        self.rows.put({cursor_key(*names): encode_row(row)})
+        if len(self._deleted) > limits.MAX_DELETED_CURSORS:
+            oldest = min(self._deleted, key=lambda i: self._deleted[i].created)
+            del self._deleted[oldest]
+            self.rows.put({cursor_key(*oldest): None})
+        self._take_away(cursor, "the cursor was deleted")
 
     def redeliver(self, cursor: Cursor, ids: Sequence[EventId]) -> None:
         """Redeliver parked events, now or when the client connects."""
@@ -315,7 +305,7 @@ class Cursors:
             row = parked[event_id]
             row.is_due = True
             key = cursor.parked_prefix + encode_id(event_id)
-            self._put(key, encode_row(row), cursor.names)
+            self.rows.put({key: encode_row(row)})
         if cursor.holder is not None:
             cursor.holder.redeliver()
 
@@ -324,132 +314,6 @@ class Cursors:
         if holder is not None:
             holder.on_cursor_lost(reason)
 
-    # --- of a group -----------------------------------------------------------------------
-
-    def to_tell(self, is_ours: Callable[[EventId, EventId], bool]) -> list[ToldCursor | ToldParked]:
-        """Changes to publish to other servers, at most ``limits.TOLD_CURSORS``.
-
-        ``is_ours`` says whether all events of this server between two given ones publish cursors. A
-        cursor that only advanced over such events is not published: that would produce the next
-        such event, without end. If parked events cannot be read, the changes stay pending.
-        """
-        changes: list[ToldCursor | ToldParked] = []
-        try:
-            while self._unpublished and len(changes) < limits.TOLD_CURSORS:
-                key, names = next(iter(self._unpublished.items()))
-                found = self._to_tell(key, names, is_ours)
-                del self._unpublished[key]
-                if found is not None:
-                    changes.append(found)
-        except BaseException:
-            self.tell_again(changes)
-            raise
-        return changes
-
-    def _to_tell(
-        self, key: bytes, names: _Names, is_ours: Callable[[EventId, EventId], bool]
-    ) -> ToldCursor | ToldParked | None:
-        """The message about a change; None: it is obsolete."""
-        cursor, deleted = self._cursors.get(names), self._deleted.get(names)
-        is_parked = key.startswith(PARKED_PREFIX)
-        if cursor is None:
-            if is_parked or deleted is None:
-                return None
-            return ToldCursor(*names, None, deleted.n_resets)
-        if is_parked:
-            return self._parked_to_tell(decode_id(key), cursor)
-        if _is_known(cursor, is_ours):
-            return None
-        row, cursor.told = cursor.row, {**cursor.seen}
-        kept = [*cursor.seen.values()], row.n_resets, row.acked, {**row.histories}
-        return ToldCursor(cursor.client, cursor.name, *kept)
-
-    def _parked_to_tell(self, event_id: EventId, cursor: Cursor) -> ToldParked:
-        row, n_resets = self.parked(cursor).get(event_id), cursor.row.n_resets
-        if row is None:
-            now = Timestamp.now()
-            return ToldParked(cursor.client, cursor.name, event_id, None, now, n_resets=n_resets)
-        history_id = self._history_of(event_id.server)
-        kept = row.reason, row.at, row.is_due, history_id, n_resets
-        return ToldParked(cursor.client, cursor.name, event_id, *kept)
-
-    def tell_again(self, changes: Sequence[ToldCursor | ToldParked]) -> None:
-        """Publish these again: the attempt failed."""
-        for change in changes:
-            names = change.client, change.cursor
-            if (cursor := self._cursors.get(names)) is not None:
-                cursor.told = None
-            if isinstance(change, ToldParked):
-                key = parked_prefix(*names) + encode_id(change.id)
-            else:
-                key = cursor_key(*names)
-            self._unpublished.setdefault(key, names)
-
-    def take_over(self, change: ToldCursor | ToldParked, sender: int) -> None:
-        """Apply a change that another server, ``sender``, published. Only a reset moves it back.
-
-        The sender's own events that it refers to were handed over before. May raise
-        ``StorageError`` or ``ClosedError``.
-        """
-        names = change.client, change.cursor
-        cursor = self._cursors.get(names)
-        row = self._deleted.get(names) if cursor is None else cursor.row
-        rows: dict[bytes, bytes | None] = {}
-        if (
-            row is not None
-            and change.n_resets < row.n_resets
-            and (cursor is None or isinstance(change, ToldCursor))
-        ):
-            return  # older than the last reset or deletion
-        if isinstance(change, ToldCursor) and change.seen is None:
-            if row is None or change.n_resets > row.n_resets:
-                rows = self._forget(names, change.n_resets)
-        elif cursor is None and len(self._cursors) >= limits.MAX_CURSORS:
-            extra = {"client": change.client, "cursor": change.cursor}
-            mlog.error("a cursor of another server is not kept: there are too many", extra=extra)
-        else:
-            if cursor is None:
-                cursor = self._make(*names)
-            if isinstance(change, ToldCursor):
-                self._take_over_position(cursor, change, sender)
-            elif change.id.server == sender or (
-                self._stored(change.id) == change.id
-                and not self._departs(change.id, change.history)
-            ):
-                self._take_over_parked(cursor, change, rows)
-            rows[cursor_key(*names)] = encode_row(cursor.row)
-        self.rows.put(rows)
-        # at once: a store with the events of this session has these rows, too
-        self._backend.keep_reader_rows(rows)
-
-    def _take_over_position(self, cursor: Cursor, change: ToldCursor, sender: int) -> None:
-        row, seen = cursor.row, {}
-        for event_id in change.seen or ():  # those of a third server may be missing here
-            if self._departs(event_id, change.histories.get(event_id.server)):
-                continue  # acknowledged in another history than the stored one
-            stored = event_id if event_id.server == sender else self._stored(event_id)
-            if stored is not None:
-                seen[event_id.server] = stored
-        if change.n_resets > row.n_resets:
-            row.n_resets = change.n_resets
-            self._set(cursor, seen.values())
-            self._take_away(cursor, "the cursor was reset")
-        else:
-            self._move(cursor, [i for i in seen.values() if self._is_behind(cursor, i)])
-        row.acked = max((i for i in (row.acked, change.acked) if i is not None), default=None)
-
-    def _take_over_parked(
-        self, cursor: Cursor, change: ToldParked, rows: dict[bytes, bytes | None]
-    ) -> None:
-        key = cursor.parked_prefix + encode_id(change.id)
-        is_parked = self.rows.has(key)
-        if change.reason is None:
-            cursor.n_parked -= is_parked
-            rows[key] = None
-        elif is_parked or cursor.n_parked < limits.MAX_PARKED:
-            cursor.n_parked += not is_parked
-            rows[key] = encode_row(ParkedRow(change.reason, change.at, change.is_due))
-
     def _make(self, client: str, name: str) -> Cursor:
         """Create a cursor without a position."""
         row = CursorRow([], Timestamp.now())
@@ -457,20 +321,6 @@ class Cursors:
             row.n_resets = deleted.n_resets
         cursor = self._cursors[client, name] = Cursor(client, name, row)
         return cursor
-
-    def _forget(self, names: _Names, n_resets: int) -> dict[bytes, bytes | None]:
-        """Delete a cursor, if it exists; returns the rows to write."""
-        row = CursorRow([], Timestamp.now(), n_resets=n_resets, is_deleted=True)
-        self._deleted[names] = row
-        rows: dict[bytes, bytes | None] = dict.fromkeys(self.rows.find(parked_prefix(*names)))
-        rows[cursor_key(*names)] = encode_row(row)
-        if len(self._deleted) > limits.MAX_DELETED_CURSORS:
-            oldest = min(self._deleted, key=lambda i: self._deleted[i].created)
-            del self._deleted[oldest]
-            self.rows.put({cursor_key(*oldest): None})  # not published
-        if (cursor := self._cursors.pop(names, None)) is not None:
-            self._take_away(cursor, "the cursor was deleted")
-        return rows
 
     # --- positions ------------------------------------------------------------------------
 
@@ -506,7 +356,7 @@ class Cursors:
         self._move(cursor, ids)
 
     def _keep(self, cursor: Cursor) -> None:
-        self._put(cursor_key(*cursor.names), encode_row(cursor.row), cursor.names)
+        self.rows.put({cursor_key(cursor.client, cursor.name): encode_row(cursor.row)})
 
     def _stored(self, event_id: EventId) -> EventId | None:
         """The event, or the last stored one of its server if that is earlier; None: no event."""
@@ -514,12 +364,6 @@ class Cursors:
         if event_id.session <= last.session:
             return event_id
         return None if last.timestamp is None else EventId(event_id.server, last.session, INT64_MAX)
-
-    def _put(self, key: bytes, value: bytes | None, names: _Names) -> None:
-        self.rows.put({key: value})
-        if self._is_in_group:
-            self._unpublished.pop(key, None)  # keeps the order of changes: parked before advanced
-            self._unpublished[key] = names
 
     def _held_since(self) -> Timestamp | None:
         """See ``HeldCb``. While the lag of a cursor is unknown, all events are held."""
@@ -564,12 +408,3 @@ class Cursors:
         cursor.lag_events = min(n_events, limits.MAX_LAG_EVENTS)
         now = Timestamp.now().to_float()
         cursor.lag_s = 0.0 if oldest is None else max(0.0, now - oldest.to_float())
-
-
-def _is_known(cursor: Cursor, is_ours: Callable[[EventId, EventId], bool]) -> bool:
-    """Whether other servers know the positions of a cursor."""
-    published = cursor.told
-    return published is not None and all(
-        i in published and (published[i] == last or is_ours(published[i], last))
-        for i, last in cursor.seen.items()
-    )

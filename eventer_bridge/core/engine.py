@@ -16,7 +16,6 @@ Everything here runs on the event loop's thread.
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Final
@@ -29,18 +28,15 @@ from eventer_bridge.backends.base import Backend
 from eventer_bridge.backends.history import History
 from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.backends.visible_query import VisibleQuery
-from eventer_bridge.core import group_events
 from eventer_bridge.core.base import Work
 from eventer_bridge.core.conditions import Conditions
 from eventer_bridge.core.connection_events import Announcer
 from eventer_bridge.core.cursors import Cursors
-from eventer_bridge.core.group_events import ToldCursor, ToldParked
 from eventer_bridge.core.paging import query_all
 from eventer_bridge.core.replicated import ReplicaCore
 from eventer_bridge.errors import EventerBridgeError, ModuleError, NotOperationalError, StorageError
 from eventer_bridge.model import (
     Event,
-    EventId,
     JsonPayload,
     ProcessEvent,
     QueryLatestParams,
@@ -55,7 +51,6 @@ from eventer_bridge.modules.base import ModuleEngine
 from eventer_bridge.modules.calls import check_made
 from eventer_bridge.modules.loading import ModuleConf
 from eventer_bridge.modules.runner import ModuleRunner
-from eventer_bridge.packed import Batch
 from eventer_bridge.resources import call_on_cancel, call_on_done, closed_on_error, in_time
 
 mlog = logging.getLogger(__name__)
@@ -96,7 +91,7 @@ class Engine(ReplicaCore):
         modules: configurations of modules, in the order in which they add to sessions.
         conditions: what events have to fulfil to be stored.
         hold_s: how long at most retention keeps what is behind a cursor; 0: it does not care.
-        is_in_group: whether other servers may take over (``group_events``).
+        is_in_pair: see :class:`~eventer_bridge.core.session_core.SessionCore`.
     """
 
     def __init__(
@@ -107,27 +102,23 @@ class Engine(ReplicaCore):
         conditions: Conditions | None = None,
         hold_s: float = 0.0,
         *,
-        is_in_group: bool = False,
+        is_in_pair: bool = False,
     ) -> None:
         self._module_confs = tuple(modules)
         self.server_id: int = server_id
         has_modules = bool(self._module_confs)
         super().__init__(
-            backend, server_id, conditions, has_modules=has_modules, is_in_group=is_in_group
+            backend, server_id, conditions, has_modules=has_modules, is_in_pair=is_in_pair
         )
         self.waits_for: str | None = None
         self._is_started = False  # STARTED is registered, and STOPPED is not
         self._announcer = Announcer(server_id, self._register_announced)
         self._starting_or_stopping = asyncio.Lock()
-        self._publishing = asyncio.Lock()
-        self._published_sessions: deque[int] = deque(maxlen=limits.TOLD_SESSIONS)
         self._failure_handle = backend.failure_cbs.register(self._notify_status)
         if backend.is_keeping:
-            cursors = self.cursors = Cursors(backend, hold_s, is_in_group=is_in_group, core=self)
+            cursors = self.cursors = Cursors(backend, hold_s, core=self)
             self.async_group.spawn(cursors.rows.run)
             self.async_group.spawn(cursors.watch)
-            if is_in_group:
-                self.async_group.spawn(self._publish_periodically)
         self.async_group.spawn(self._clock.run)
         self.async_group.spawn(call_on_cancel, self._close)
         self.async_group.spawn(call_on_done, backend.wait_closing(), self.close)
@@ -249,7 +240,7 @@ class Engine(ReplicaCore):
             await self._backend.begin_history(self._server_id)
             self._session_ids.renew()
             self.is_regaining = True
-            # what others tell of it is of the history of what it gets back
+            # what clients know of it is of the history of what it gets back
             own = self._server_id
             self._set_histories({i: known for i, known in self.histories.items() if i != own})
 
@@ -308,8 +299,6 @@ class Engine(ReplicaCore):
         if not await in_time(self._own_ended.wait(), limits.DRAIN_TIMEOUT_S):
             mlog.error("sessions do not end", extra={"sessions": self._n_own})
         elif self._is_started and self._backend.is_open:
-            if not await in_time(self._tell_of_cursors(), limits.STOP_TIMEOUT_S):
-                mlog.error("other servers are not told of cursors in time")
             try:
                 registered = self._register_status("STOPPED")
                 if not await in_time(registered, limits.DRAIN_TIMEOUT_S):
@@ -350,48 +339,6 @@ class Engine(ReplicaCore):
             await self._session_ids.release()
         except EventerBridgeError as e:
             mlog.error("engine could not flush", extra={"reason": str(e)})
-
-    async def _publish_periodically(self) -> None:
-        while True:
-            await asyncio.sleep(limits.TELL_PERIOD_S)
-            if self.status is Status.OPERATIONAL:
-                await self._tell_of_cursors()
-
-    async def _tell_of_cursors(self) -> None:
-        """Tell the other servers of the group how far cursors are (``group_events``)."""
-        if self.cursors is None or not self._is_in_group:
-            return
-        async with self._publishing:
-            try:
-                while changes := self.cursors.to_tell(self._is_publishing):
-                    await self._publish(self.cursors, changes)
-            except EventerBridgeError as e:
-                mlog.warning("other servers are not told of cursors", extra={"reason": str(e)})
-
-    async def _publish(self, cursors: Cursors, changes: Sequence[ToldCursor | ToldParked]) -> None:
-        try:
-            await cursors.rows.flush()  # others are not told what this one may forget
-            session = self._register_changes(changes)
-            await asyncio.wait([session.committed])
-            session.committed.result()
-        except BaseException:
-            cursors.tell_again(changes)
-            raise
-        self._published_sessions.append(session.session)
-
-    def _register_changes(self, changes: Sequence[ToldCursor | ToldParked]) -> Batch:
-        events = [group_events.of_cursor(self._server_id, i) for i in changes]
-        self._types.telling = [event.type for event in events]
-        try:
-            return self._register_own(ENGINE_SOURCE, events)
-        finally:
-            self._types.telling = ()
-
-    def _is_publishing(self, first: EventId, last: EventId) -> bool:
-        """See ``Cursors.to_tell``."""
-        if first.server != self._server_id or last.session - first.session > limits.TOLD_SESSIONS:
-            return False
-        return all(i in self._published_sessions for i in range(first.session, last.session + 1))
 
     async def known_history(self, server_id: int) -> History | None:
         """The history of the stored events of a server; None: not known."""

@@ -11,17 +11,13 @@ Belongs to the event loop's thread.
 """
 
 import asyncio
-import logging
 from collections.abc import Callable, Sequence
 
 from eventer_bridge.backends.base import Backend, failed
 from eventer_bridge.backends.request_keys import KeptRequest, RequestKey
 from eventer_bridge.core.session import is_large
 from eventer_bridge.errors import EventerBridgeError, RequestKeyError, RequestOrderError
-from eventer_bridge.model import Event
 from eventer_bridge.packed import Batch, assign
-
-mlog = logging.getLogger(__name__)
 
 RegisterCb = Callable[[list[Batch]], None]
 """Registers batches: each has ``committed`` afterwards."""
@@ -53,27 +49,11 @@ class KeyedRequests:
             elif not self._find(batch, batch.key):
                 self._register_new([batch])
 
-    def take_over(self, key: RequestKey, first: Event) -> RequestKey | None:
-        """Check the key of a request that another server stored, with an event of its session.
-
-        Returns the key to keep; None: it is known here already. May raise as
-        ``Backend.find_requests``.
-        """
-        (kept,) = self._backend.find_requests(key.owner, [key.key])
-        if kept is None:
-            return key
-        if (kept.server, kept.session) != (first.id.server, first.id.session):
-            extra = {
-                "client": key.owner,
-                "request_key": key.key,
-                "stored": f"{kept.server}/{kept.session}",
-                "again": f"{first.id.server}/{first.id.session}",
-            }
-            mlog.warning("a request is stored twice, by two servers", extra=extra)
-        return None
-
     def check_order(self, key: RequestKey | None) -> None:
-        """Raise ``RequestOrderError`` if the request that comes before failed; or as above."""
+        """Raise ``RequestOrderError`` if the request that comes before failed.
+
+        May raise as ``Backend.find_requests``.
+        """
         if key is None or key.after is None or self._find_under_way(key.owner, key.after):
             return
         (before,) = self._backend.find_requests(key.owner, [key.after])

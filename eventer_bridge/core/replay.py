@@ -42,7 +42,6 @@ from eventer_bridge import limits, slices
 from eventer_bridge.backends.history import Departure
 from eventer_bridge.backends.readers import Reading
 from eventer_bridge.backends.visible_query import VisibleQuery
-from eventer_bridge.core import group_events
 from eventer_bridge.core.acknowledgements import Acknowledgements, AcknowledgingClient
 from eventer_bridge.core.client_service import ClientService
 from eventer_bridge.core.cursors import Attempt, Cursor
@@ -308,11 +307,6 @@ class Replay(AcknowledgingClient, Receiver):
         """``n_deletions``: see ``VisibleQuery``."""
         query = VisibleQuery(params, self._filter.subscription, n_deletions)
         return await self._service.core.answer(query, self._client.stream.owner, (), holding)
-
-    @property
-    @override
-    def wants_untold(self) -> bool:
-        return not self._filter.subscription.isdisjoint(group_events.UNTOLD)
 
     @override
     def on_cursor_lost(self, reason: str) -> None:

@@ -2,8 +2,7 @@
 
 They have their ids and timestamps, were checked there, and modules do not look at them. Observers
 are notified as of any other session. The last one that is kept of a server says where to go on:
-behind one that failed, none is kept until that was asked for (:meth:`ReplicaCore.replicated`). In a
-group, they also bring what another server tells of its request keys and cursors (``group_events``).
+behind one that failed, none is kept until that was asked for (:meth:`ReplicaCore.replicated`).
 
 Everything here runs on the event loop's thread.
 """
@@ -16,8 +15,6 @@ from functools import partial
 from eventer_bridge import limits
 from eventer_bridge.backends import history
 from eventer_bridge.backends.base import HighWaterMark, failed
-from eventer_bridge.backends.request_keys import RequestKey
-from eventer_bridge.core import group_events
 from eventer_bridge.core.session import REMOTE_SOURCE, is_large, payload_bytes, resolve
 from eventer_bridge.core.session_core import SessionCore
 from eventer_bridge.errors import EventerBridgeError, InvalidEventError, StorageError
@@ -72,16 +69,12 @@ class ReplicaCore(SessionCore):
         if found is not None and found != self.histories.get(server_id):
             self.histories = {**self.histories, server_id: found}
             self._notify_other_history(server_id)
-        if self._is_in_group:
+        if self._is_in_pair:
             self._session_ids.see(events[0].timestamp)
-        try:
-            key = self._take_over_state(events) if self._is_in_group else None
-        except EventerBridgeError as e:
-            return failed(self._loop.create_future(), e)
         if is_large(len(events), n_bytes) or self._handing_over.is_busy:
             committed: asyncio.Future[None] = self._loop.create_future()
             self._add_pending(len(events), n_bytes)
-            work = partial(self._take_over_replicated, events, n_bytes, key, committed, before)
+            work = partial(self._take_over_replicated, events, n_bytes, committed, before)
             self._handing_over.add(work)
             return committed
         try:
@@ -89,7 +82,7 @@ class ReplicaCore(SessionCore):
             batch = stored_batch(events, self.types)
         except EventerBridgeError as e:
             return failed(self._loop.create_future(), e)
-        batch.source, batch.key = REMOTE_SOURCE, key
+        batch.source = REMOTE_SOURCE
         batch.committed = commit = at_once(self._backend.register([batch]))
         if commit.done() and commit.exception():
             return commit
@@ -107,17 +100,6 @@ class ReplicaCore(SessionCore):
             self._backend.note_missing(last)
             self.missing[last.server] = last
 
-    def _take_over_state(self, events: Sequence[Event]) -> RequestKey | None:
-        """Apply state that another server of the group published; returns the key to keep.
-
-        Rows of cursors are handed to the backend before the events: who has the events has them.
-        """
-        if self.cursors is not None:
-            for change in group_events.cursors_in(events):
-                self.cursors.take_over(change, events[0].id.server)
-        key = group_events.request_in(events)
-        return None if key is None else self._keyed.take_over(key, events[0])
-
     async def give_way(self) -> None:
         """Let local registrations precede replicated ones, for a bounded time."""
         await next_turn()
@@ -128,7 +110,6 @@ class ReplicaCore(SessionCore):
         self,
         events: Sequence[Event],
         n_bytes: int,
-        key: RequestKey | None,
         committed: asyncio.Future[None],
         before: asyncio.Future[None] | None,
     ) -> Steps[None]:
@@ -137,7 +118,7 @@ class ReplicaCore(SessionCore):
             if error := _error_of(before):
                 raise error
             batch = yield from stored_in_steps(events, self.types)
-            batch.source, batch.key, batch.committed = REMOTE_SOURCE, key, committed
+            batch.source, batch.committed = REMOTE_SOURCE, committed
             batch.is_large = batch.is_stepwise = is_large(len(events), n_bytes)
             commit = yield from self._backend.register([batch])
             if error := _error_of(commit):

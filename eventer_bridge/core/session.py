@@ -83,7 +83,7 @@ class SessionIdAllocator:
         return last - n_sessions + 1
 
     def see(self, timestamp: Timestamp) -> None:
-        """Give only later timestamps than one that another server of the group gave.
+        """Give only later timestamps than one that the other server of a pair gave.
 
         What is registered after it took over from a server whose clock is ahead is found behind
         what that one registered. A clock that is wrong by more (``limits.MAX_SEEN_AHEAD_S``) is not

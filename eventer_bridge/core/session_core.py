@@ -38,7 +38,6 @@ from typing_extensions import override
 from eventer_bridge import limits
 from eventer_bridge.backends.base import Backend, ReadTypeCb, failed
 from eventer_bridge.backends.type_budget import TypeQuota
-from eventer_bridge.core import group_events
 from eventer_bridge.core.base import EventCore
 from eventer_bridge.core.clock import ClockWatch
 from eventer_bridge.core.conditions import Conditions
@@ -81,7 +80,8 @@ class SessionCore(EventCore):
         server_id: identifier of this server.
         conditions: conditions of events; None: there are none.
         has_modules: whether modules look at sessions.
-        is_in_group: whether other servers may take over (``group_events``).
+        is_in_pair: whether it may take over from the servers whose events it replicates: what it
+            registers has later timestamps than those.
     """
 
     def __init__(
@@ -91,10 +91,10 @@ class SessionCore(EventCore):
         conditions: Conditions | None,
         *,
         has_modules: bool,
-        is_in_group: bool,
+        is_in_pair: bool,
     ) -> None:
         self._backend = backend
-        self._types = TypeChecks(backend, server_id, lambda: self._phase is Status.STARTING)
+        self._types = TypeChecks(backend, lambda: self._phase is Status.STARTING)
         super().__init__(limits.MAX_PENDING_BYTES)
         self._server_id = server_id
         self.registers_one_by_one = has_modules or conditions is not None
@@ -102,8 +102,8 @@ class SessionCore(EventCore):
         self._phase = Status.STANDBY
         self._is_before_stop = False  # modules may register for the last time
         self._session_ids = SessionIdAllocator(backend, server_id)
-        self._is_in_group = is_in_group and backend.is_keeping
-        if is_in_group:
+        self._is_in_pair = is_in_pair
+        if is_in_pair:
             for i in backend.servers():
                 if (timestamp := backend.last_session(i).timestamp) is not None:
                     self._session_ids.see(timestamp)
@@ -280,14 +280,6 @@ class SessionCore(EventCore):
             else:
                 self._handing_over.add(partial(self._take_over, [batch]))
 
-    def _publish_keys(self, batches: list[Batch]) -> None:
-        """Add the events that publish request keys to the other servers of a group."""
-        for batch in batches:
-            if batch.key is not None:
-                event = group_events.of_request(self._server_id, batch.key)
-                if event is not None:
-                    extend(batch, [event])
-
     def _hand_over(
         self, batches: list[Batch], session_id: int | None = None
     ) -> Steps[asyncio.Future[None]]:
@@ -307,8 +299,6 @@ class SessionCore(EventCore):
             for batch in batches:
                 self._conditions.check(batch)
         self._session_ids.assign(batches, session_id)
-        if self._is_in_group:
-            self._publish_keys(batches)
         commit = yield from self._backend.register(batches)
         if commit.done() and (error := commit.exception()):
             raise error

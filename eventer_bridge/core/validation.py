@@ -10,7 +10,6 @@ from eventer_bridge import limits, payloads
 from eventer_bridge.backends import history
 from eventer_bridge.backends.base import Backend
 from eventer_bridge.backends.type_budget import TypeQuota
-from eventer_bridge.core import group_events
 from eventer_bridge.errors import InvalidEventError, LimitError
 from eventer_bridge.memory import BoundedCache, type_bytes
 from eventer_bridge.model import (
@@ -109,21 +108,14 @@ class TypeChecks:
 
     Args:
         backend: keeps the types.
-        server_id: of this server.
         may_tell_history: whether the events are those with which the server itself begins.
 
     Attributes:
         known: types that were checked before; always the same dict.
-        telling: types of what the server itself is about to tell the others of its group
-            (``group_events``).
     """
 
-    def __init__(
-        self, backend: Backend, server_id: int, may_tell_history: Callable[[], bool]
-    ) -> None:
+    def __init__(self, backend: Backend, may_tell_history: Callable[[], bool]) -> None:
         self._backend = backend
-        self._server_id = server_id
-        self.telling: Collection[EventType] = ()
         self._may_tell_history = may_tell_history
         self._checked: BoundedCache[EventType, None] = BoundedCache()
         self.known: dict[EventType, None] = self._checked.known
@@ -151,18 +143,10 @@ class TypeChecks:
         """As :meth:`check`, of types that are not known."""
         for event_type in new_types:
             check_type(event_type)
-        told = {i for i in new_types if i[:1] == history.ANY_TYPE[:1] and self._is_told(i)}
+        histories = {*filter(history.is_history, new_types)}
+        if histories and not self._may_tell_history():
+            raise InvalidEventError("event/?/history is for servers, which tell of their own")
         self._backend.check_types(new_types, quota)
         for event_type in new_types:
-            if event_type not in told:  # these are to be refused each time
+            if event_type not in histories:  # these are to be refused each time
                 self._checked.put(event_type, None, type_bytes(event_type))
-
-    def _is_told(self, event_type: EventType) -> bool:
-        """Whether only the server itself may register a type; raises if it does not now."""
-        is_history = history.is_history(event_type)
-        if is_history and not self._may_tell_history():
-            raise InvalidEventError("event/?/history is for servers, which tell of their own")
-        is_group_event = group_events.is_told(event_type, self._server_id)
-        if is_group_event and event_type not in self.telling:
-            raise InvalidEventError(f"{'/'.join(event_type[:3])} is for the server itself")
-        return is_history or is_group_event

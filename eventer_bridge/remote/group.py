@@ -225,8 +225,7 @@ async def regain(
     """Get back what the listed servers have of this server's events, and it has not.
 
     A server whose store is new, was restored, or is an earlier copy (``Backend.is_whole``) does not
-    know which ids it gave, and which request keys it took. The others have its events, and with
-    them the keys and cursors (``core.group_events``). So it first gets these back, and continues
+    know which ids it gave. The others have its events. So it first gets these back, and continues
     far above that, with another history: clients may have seen more than any server still has. It
     does not become active without an answer, unless its operator says so (``accepts_loss``: even
     without what cannot be had). A server whose store is whole asks as well, but waits ``timeout_s``

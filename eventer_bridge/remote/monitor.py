@@ -242,7 +242,7 @@ class Monitor(Resource):
         )
         if engine.is_whole or self._accepts_loss:
             await self._catch_up(max(0.0, until_s - loop.time()))
-        else:  # of what they registered, it may know no request key
+        else:  # queries would find little of what they registered
             engine.waits_for = f"it gets the events of servers {sorted(answered)} first"
             await self._group.catch_up_with(answered)
         await engine.note_whole()
@@ -307,7 +307,7 @@ class _Activity(Resource):
                 self._engine.waits_for = _OTHER_ACTIVE
                 mlog.warning(_OTHER_ACTIVE)
             await self._group.wait_others_standby()
-            # its last requests and acknowledgements, too
+            # its last events, too
             self._engine.waits_for = _CATCHING_UP
             await self._group.catch_up(limits.TAKE_OVER_CATCH_UP_S)
             if (fault := await self._engine.find_fault()) is not None:

@@ -18,7 +18,7 @@ sent before the first answer of a connection: however soon each is cut, some get
 A replay goes on behind what the application was handed, or, with a cursor, what it acknowledged.
 With ``start="now"`` it begins with what comes after the first connection: a live view that misses
 nothing. Of several servers, the first that is OPERATIONAL is used until it is not. Those of a pair
-share request keys and cursors, as far as events are replicated (docs/delivery.md).
+have request keys and cursors of their own (docs/delivery.md).
 
 What no server will ever take is not tried for ever: if each of them declines the client (a wrong
 token, an unknown name), or a host cannot be resolved, the client is closed, and whoever uses it

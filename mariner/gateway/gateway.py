@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from eventer_bridge import chatter
 from eventer_bridge.backends import dummy, rocksdb
 from eventer_bridge.backends.base import Backend
-from eventer_bridge.backends.retention import RetentionRule
 from eventer_bridge.backends.rocksdb import RocksDbBackend
 from eventer_bridge.control import server as control_server
 from eventer_bridge.control.server import ControlServer
-from eventer_bridge.core import engine, group_events, tokens
+from eventer_bridge.core import engine, tokens
 from eventer_bridge.core.base import EventCore
 from eventer_bridge.core.client_service import ObserveQueryCb
 from eventer_bridge.core.conditions import Conditions
@@ -216,7 +215,7 @@ class Gateway(Resource):
         if isinstance(backend, configs.DummyConfig) or backend == before.event_core.backend:
             return
         if isinstance(self.backend, RocksDbBackend):
-            await self.backend.retain(_retention(self.config.event_core, backend))
+            await self.backend.retain(backend.retention)
 
     def _connector(self, key: str) -> access.Connector:
         found = self._connectors[key] = access.Connector(self.access.connects[key])
@@ -420,7 +419,7 @@ def _create_engine(config: configs.CoreConfig, backend: Backend) -> engine.Engin
         config.modules,
         Conditions(confs) if confs else None,
         config.cursors.hold_retention,
-        is_in_group=config.monitor is not None,
+        is_in_pair=config.monitor is not None,
     )
 
 
@@ -431,22 +430,14 @@ async def _create_backend(
         case configs.DummyConfig():
             return dummy.DummyBackend()
         case configs.MemoryConfig():
-            retention = _retention(config, backend)
-            return await rocksdb.create_temporary(retention, key_retention=backend.request_keys)
+            return await rocksdb.create_temporary(
+                backend.retention, key_retention=backend.request_keys
+            )
         case configs.RocksDbConfig():
             return await rocksdb.create(
                 backend.path,
                 on_commit=metrics.on_commit,
-                retention=_retention(config, backend),
+                retention=backend.retention,
                 key_retention=backend.request_keys,
                 accept_loss_of=accept_loss_of,
             )
-
-
-def _retention(
-    config: configs.CoreConfig, backend: configs.MemoryConfig | configs.RocksDbConfig
-) -> tuple[RetentionRule, ...]:
-    """The rules for what is told in a group, and those of the configuration."""
-    if config.monitor is None:
-        return backend.retention
-    return (*group_events.retention(backend.request_keys.duration_s), *backend.retention)

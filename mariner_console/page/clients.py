@@ -7,8 +7,8 @@ and kept with the name of the user in the log, and in the audit trail of the gat
 
 import logging
 import time
-from collections.abc import Callable, Mapping
-from typing import Literal
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
 
 import msgspec
 from nicegui import ui
@@ -164,17 +164,11 @@ class CursorsPanel(Panel):
         with parts.card("The cursor that is picked") as self._card:
             self._name = parts.note("")
             self._events = TextTable(
-                {
-                    **_PARKED,
-                    "Type": lambda i: self._text_of(i, lambda event: texts.of_type(event.type)),
-                    "Payload": lambda i: self._text_of(
-                        i, lambda event: texts.of_payload(event.payload)
-                    ),
-                },
-                key=lambda i: format_event_id(i.id),
+                _PARKED,
+                key=lambda i: format_event_id(i.info.id),
                 empty="It parked none.",
                 on_pick=self._pick_event,
-                detail=self._detail,
+                detail=_detail,
             )
             self._not_found = parts.note("")
             if writer is not None:
@@ -252,7 +246,7 @@ class CursorsPanel(Panel):
 
     async def _show(self, parked: list[ParkedInfo]) -> None:
         self._parked = parked
-        self._events.set(parked)
+        self._show_parked()
         self._not_found.set_text("")
         if self._picked_event not in {i.id for i in parked}:
             self._picked_event = None
@@ -273,17 +267,10 @@ class CursorsPanel(Panel):
         told = f"payloads are known of {n_found:,} of {len(parked):,}"
         self._not_found.set_text(told if n_found < len(parked) else "")
         if self._parked is parked:
-            self._events.set(parked)
+            self._show_parked()
 
-    def _text_of(self, parked: ParkedInfo, text: Callable[[Event], str]) -> str:
-        event = self._events_of.get(parked.id)
-        return texts.UNKNOWN if event is None else text(event)
-
-    def _detail(self, parked: ParkedInfo) -> str:
-        event = self._events_of.get(parked.id)
-        unknown = "The event is no longer stored, or this console may not see it."
-        told = unknown if event is None else texts.of_event(event)
-        return f"{told}\n\nparked: {texts.shown(parked.reason, 2_000)}"
+    def _show_parked(self) -> None:
+        self._events.set(_Parked(i, self._events_of.get(i.id)) for i in self._parked)
 
     def _say(self, refusal: str, done: str) -> None:
         self._refusal.set_text(texts.shown(refusal, 400))
@@ -369,9 +356,25 @@ _CURSORS_OF_CLIENT: Columns[parts.MetricRow] = {
 }
 """Of a gateway that tells nothing of single cursors."""
 
-_PARKED: Columns[ParkedInfo] = {
-    "Event": lambda i: format_event_id(i.id),
-    "Parked (UTC)": lambda i: texts.of_moment(Timestamp.from_float(i.at)),
-    "To be redelivered": lambda i: "yes" if i.is_due else "no",
-    "Reason": lambda i: texts.shown(i.reason, 500),
+
+class _Parked(NamedTuple):
+    """What is parked; ``event`` is None if it is not known."""
+
+    info: ParkedInfo
+    event: Event | None
+
+
+def _detail(parked: _Parked) -> str:
+    unknown = "The event is no longer stored, or this console may not see it."
+    told = unknown if parked.event is None else texts.of_event(parked.event)
+    return f"{told}\n\nparked: {texts.shown(parked.info.reason, 2_000)}"
+
+
+_PARKED: Columns[_Parked] = {
+    "Event": lambda i: format_event_id(i.info.id),
+    "Parked (UTC)": lambda i: texts.of_moment(Timestamp.from_float(i.info.at)),
+    "To be redelivered": lambda i: "yes" if i.info.is_due else "no",
+    "Reason": lambda i: texts.shown(i.info.reason, 500),
+    "Type": lambda i: texts.UNKNOWN if i.event is None else texts.of_type(i.event.type),
+    "Payload": lambda i: texts.UNKNOWN if i.event is None else texts.of_payload(i.event.payload),
 }

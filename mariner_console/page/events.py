@@ -224,10 +224,14 @@ class TailPanel(Panel):
 
     @override
     async def refresh(self) -> None:
-        if self._tail is None:
+        tail = self._tail
+        if tail is None:
             return
-        self._interrupted.set_text(_interruption(self._tail))
-        self._show(self._tail.kept)
+        self._interrupted.set_text(_interruption(tail))
+        self._show(tail.kept)
+        if tail.refusal is not None:
+            self._failure.set_text(texts.shown(f"Not followed any more: {tail.refusal}", 400))
+            await self._stop()
 
     async def _start(self) -> None:
         number = self._n_requests + 1
@@ -285,6 +289,8 @@ def _interruption(tail: Tail) -> str:
     if tail.lost_s is None:
         return ""
     lost = texts.of_moment(model.Timestamp.from_float(tail.lost_s))[11:19]
+    if tail.refusal is not None:
+        return f"▲ Interrupted at {lost} UTC."
     if tail.back_s is None:
         return f"▲ Interrupted since {lost} UTC: it goes on by itself."
     back = texts.of_moment(model.Timestamp.from_float(tail.back_s))[11:19]

@@ -160,7 +160,7 @@ class TextTable(Generic[T]):
     ``empty`` is shown without rows: ours, not from events. ``page_rows`` are seen at a time.
     ``style`` returns the class of a row. A row opens and closes by a click (or Enter) if there is
     ``on_pick``, which is called with the key of the row that is open, and None when it no longer
-    is, or ``detail``, the text that is shown below it then.
+    is, or ``detail``, the text that is shown below it then; it depends only on the item.
     """
 
     def __init__(
@@ -183,6 +183,7 @@ class TextTable(Generic[T]):
         self._style = style
         self._items: list[T] = []
         self._picked: str | None = None
+        self._opened: tuple[T, str] | None = None  # the item that is open, and its detail
         self._table = ui.table(
             columns=[
                 {
@@ -230,9 +231,15 @@ class TextTable(Generic[T]):
     def _row(self, item: T) -> dict[str, Any]:
         row: dict[str, Any] = {name: text(item) for name, text in self._texts.items()}
         is_open = row["key"] == self._picked
-        has_detail = is_open and self._detail is not None
-        row["detail"] = self._detail(item) if has_detail and self._detail else ""
+        row["detail"] = self._detail_of(item) if is_open else ""
         return {**row, "is_open": is_open, "style": self._style(item)}
+
+    def _detail_of(self, item: T) -> str:
+        if self._detail is None:
+            return ""
+        if self._opened is None or self._opened[0] is not item:  # it may be long
+            self._opened = item, self._detail(item)
+        return self._opened[1]
 
     async def _toggle(self, key: Any) -> None:
         if not any(i["key"] == key for i in self._table.rows):

@@ -128,9 +128,9 @@ class TypesPanel(Panel):
 
     async def _show_values(self, last: Event) -> None:
         """The last event of the picked type, and those before, if it is another one."""
-        self._event.set_text(texts.of_event(last))
         if last.id == self._last:
             return
+        self._event.set_text(texts.of_event(last))
         picked = self._picked
         params = QueryTimeseriesParams([last.type], max_results=limits.LAST_VALUES + 1)
         try:

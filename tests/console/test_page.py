@@ -24,9 +24,9 @@ from tests.support.gateway import Gateway, gateway
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), needs_browser]
 
 
-N_IDLE: Final = 3
+N_IDLE: Final = 5
 """Connections to the gateway while no page follows it: the application's, and the console's to each
-of the two names that it has for the gateway."""
+of the two names that it has for the gateway: its own, and one for the next query."""
 
 
 class Running(NamedTuple):
@@ -239,8 +239,11 @@ async def test_the_tail_is_paused_and_filtered(running: Running) -> None:
 
 
 async def test_one_tail_is_followed_however_often_it_is_asked_for(running: Running) -> None:
-    await until_connections(running, N_IDLE)  # until the pages of other tests are gone
     async with logged_in(running.browser, running.console.url) as seen:
+        for name in ("second", "gateway"):
+            await seen.page.goto(f"{running.console.url}?gateway={name}&view=Query&types=none")
+            await seen.until("0 events")
+        await until_connections(running, N_IDLE)  # until the pages of other tests are gone
         await seen.open("Tail")
         await seen.page.get_by_label("Types").last.fill("none/*")
         button = seen.page.get_by_role("button", name="Follow")

@@ -1,6 +1,7 @@
 """The tail: what it keeps, and that it always reads."""
 
 import asyncio
+import re
 
 import pytest
 from nicegui import Client, ui
@@ -81,6 +82,26 @@ async def test_a_wrong_token_is_told() -> None:
         watcher = Watcher(WatchedGateway("a", "127.0.0.1", "app", gateway.mariner.port, "wrong"))
         with pytest.raises(InitError):
             await watcher.follow([("*",)])
+        await watcher.async_close()
+
+
+async def test_one_that_is_refused_ends_and_says_why() -> None:
+    async with running_gateway() as gateway:
+        port = gateway.mariner.port
+        watcher = Watcher(WatchedGateway("a", "127.0.0.1", "app", port, "secret"))
+        with Client(ui.page("/tail")):
+            panel = TailPanel(watcher)
+        await panel._start()
+        tail = panel._tail
+    assert tail is not None
+    async with running_gateway([], mariner={"host": "127.0.0.1", "port": port}):
+        while tail.refusal is None:
+            await asyncio.sleep(0.01)
+        await panel.refresh()
+        text = "Not followed any more: invalid client name or token"
+        assert panel._failure.text == text
+        assert re.fullmatch(r"▲ Interrupted at \d\d:\d\d:\d\d UTC\.", panel._interrupted.text)
+        assert (tail.is_closed, panel.state()) == (True, {})
         await watcher.async_close()
 
 

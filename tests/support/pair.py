@@ -8,12 +8,9 @@ from collections.abc import AsyncIterator, Awaitable, Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-import msgspec
-
 from eventer_bridge.backends import rocksdb
 from eventer_bridge.model import (
     Event,
-    EventId,
     JsonPayload,
     QueryTimeseriesParams,
     RegisterEvent,
@@ -125,14 +122,6 @@ async def until_stored(connection: client.Client, n_events: int, *segments: str)
     while len(found := await stored(connection, *segments)) < n_events:
         await asyncio.sleep(POLL_INTERVAL_S)
     return found
-
-
-async def until_told(connection: client.Client, event_id: EventId) -> None:
-    """Wait until a cursor of the first one is known to be at an event."""
-    seen = [msgspec.to_builtins(event_id)]
-    of_first = ("event", "1", "cursor", "?")
-    while not any(told["seen"] == seen for told in values(await stored(connection, *of_first))):
-        await asyncio.sleep(POLL_INTERVAL_S)
 
 
 def values(events: list[Event]) -> list[Any]:

@@ -1,18 +1,18 @@
 """What writers and readers journaled, and whether it agrees with what is stored.
 
-Writers: every request is stored once, with the ids that were answered. Of a pair, twice at most,
-by both servers, and only if the second one did not have it when the first one died.
+Writers: every request is stored once, with the ids that were answered. Of a pair, once by each
+gateway that it was sent to (each store of it, if one was lost).
 
 Readers: what comes over one connection is a part of what is stored, of each server, without a gap,
 a double or another order. It never begins behind what was not acknowledged, and never before what
 was: not while the same gateway is active, not when that ended by itself, and when it was killed
-only before what was acknowledged in the last seconds, which are measured; of a pair, or when the
-other gateway could not be told.
+only before what was acknowledged in the last seconds, which are measured. Of a pair, each gateway
+has a position of its own (each store of it).
 """
 
 import bisect
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -22,7 +22,11 @@ from tests.torture.ledger import ViolationError
 
 MAX_LOST_S: Final = 5.0
 """Acknowledgements that a gateway knew for so long outlive ``kill -9``. They are written every
-0.2 s, and told to the other gateway of a pair every second, if the machine has time for it."""
+0.2 s, if the machine has time for it."""
+
+
+FIRST: Final = 1
+"""The gateway that is active in the end; of a pair, the preferred one."""
 
 
 class End(NamedTuple):
@@ -32,13 +36,15 @@ class End(NamedTuple):
         since_s: when it was told to, or killed.
         at_s: when it had ended, at the latest.
         is_kill: whether it was killed.
-        is_alone: whether the other one of the pair, which goes on, was away all the time.
+        gateway: which one of a pair.
+        is_lost: whether its store was lost, or set back, before it returned.
     """
 
     since_s: float
     at_s: float
     is_kill: bool
-    is_alone: bool = False
+    gateway: int = FIRST
+    is_lost: bool = False
 
 
 class Part(NamedTuple):
@@ -98,12 +104,8 @@ class History:
 
     # --- writers --------------------------------------------------------------------------
 
-    def check_writers(self, was_missed: Callable[[EventId], bool] = lambda i: False) -> int:
-        """Check that each request is stored once.
-
-        Args:
-            was_missed: of a pair: whether the other server did not have a session, of which this is
-                an event, when its own was killed.
+    def check_writers(self) -> int:
+        """Check that each request is stored once by each gateway that it was sent to.
 
         Returns:
             Requests that were sent again.
@@ -125,9 +127,8 @@ class History:
             n_again += sum(begun.values()) - len(begun)
             answers = {i.request: [*i.ids] for i in lines if i.what == "answer"}
             for request in begun:
-                self._check_request(
-                    f"{writer}-{request}", copies.pop((writer, request), {}), answers, was_missed
-                )
+                found = copies.pop((writer, request), {})
+                self._check_request(f"{writer}-{request}", begun[request], found, answers)
         if copies:
             raise ViolationError(f"{len(copies)} requests are stored that nobody sent")
         return n_again
@@ -135,9 +136,9 @@ class History:
     def _check_request(
         self,
         name: str,
+        n_begun: int,
         sessions: Mapping[tuple[int, int], Sequence[Event]],
         answers: Mapping[int, list[EventId]],
-        was_missed: Callable[[EventId], bool],
     ) -> None:
         request = int(name.partition("-")[2])
         ids = [[event.id for event in events] for events in sessions.values()]
@@ -151,8 +152,10 @@ class History:
                 raise ViolationError(f"request {name} is stored in part: {parts}")
         if len(ids) > 1:
             self.n_twice += 1
-            servers = {server for server, _ in sessions}
-            if len(servers) < len(ids) or not any(was_missed(i[0]) for i in ids):
+            n_stores = Counter({i.gateway for i in self._ends})
+            n_stores.update(i.gateway for i in self._ends if i.is_lost)
+            copies = Counter(server for server, _ in sessions)
+            if len(ids) > n_begun or not copies <= n_stores:
                 raise ViolationError(f"request {name} is stored twice: {ids}")
 
     # --- readers --------------------------------------------------------------------------
@@ -226,14 +229,22 @@ class History:
 
     def _check_positions(self, name: str, parts: Sequence[Part], known: Sequence[Known]) -> None:
         by_run: dict[int, list[Known]] = {}
+        by_store: dict[tuple[int, int], list[Known]] = {}
         for i in known:
             by_run.setdefault(i.run, []).append(i)
-        kept = _Greatest([(i.run, i.ids) for i in known if not self._may_be_lost(i)])
+            by_store.setdefault(self._store_of(i.run), []).append(i)
+        kept_by = {
+            store: _Greatest([(i.run, i.ids) for i in of_it if not self._may_be_lost(i)])
+            for store, of_it in by_store.items()
+        }
         for part in parts:
             if part.run is None:
                 continue
             now = [(i.at_s, i.ids) for i in by_run.get(part.run, ()) if i.at_s < part.connect_s]
-            lost = [i for i in by_run.get(part.run - 1, ()) if self._may_be_lost(i)]
+            store = self._store_of(part.run)
+            kept = kept_by.get(store, _Greatest(()))
+            before = (i for i in reversed(range(part.run)) if self._store_of(i) == store)
+            lost = [i for i in by_run.get(next(before, -1), ()) if self._may_be_lost(i)]
             for server, ids in _by_server(part.ids).items():
                 for position in (
                     _Greatest(now).find(server, part.connect_s),
@@ -242,16 +253,19 @@ class History:
                     if position is not None and ids[0] <= position:
                         raise ViolationError(f"{name}: it went back from {position} to {ids[0]}")
                 for i in lost:
-                    if not self._ends[i.run].is_alone and any(
-                        j.server == server and j >= ids[0] for j in i.ids
-                    ):
+                    if any(j.server == server and j >= ids[0] for j in i.ids):
                         self.lost_s = max(self.lost_s, self._ends[i.run].since_s - i.at_s)
 
     def _may_be_lost(self, known: Known) -> bool:
         if known.run == len(self._ends):
             return True  # nobody looks
         end = self._ends[known.run]
-        return end.is_alone or end.since_s - known.at_s < (MAX_LOST_S if end.is_kill else 0.0)
+        return end.since_s - known.at_s < (MAX_LOST_S if end.is_kill else 0.0)
+
+    def _store_of(self, run: int) -> tuple[int, int]:
+        """The gateway that was active, and how many of its stores had been lost."""
+        gateway = self._ends[run].gateway if run < len(self._ends) else FIRST
+        return gateway, sum(i.is_lost for i in self._ends[:run] if i.gateway == gateway)
 
 
 class _Greatest:

@@ -15,6 +15,6 @@ async def test_every_event_once_from_writers_to_readers(tmp_path: Path) -> None:
     )
 
 
-async def test_a_pair_loses_nothing_and_stores_twice_only_what_it_must(tmp_path: Path) -> None:
+async def test_a_pair_loses_nothing_and_each_gateway_stores_once(tmp_path: Path) -> None:
     outcome = await edge_pair.run(tmp_path, 1, random.Random(2), no_progress)
     assert re.match(r"1 rounds, \d take-overs, \d kills of gateways, \d stores lost", outcome)

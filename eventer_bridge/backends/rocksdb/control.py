@@ -38,6 +38,8 @@ audit = logging.getLogger("audit")
 _SCRATCH: Final = re.compile(r"checkpoint-[0-9a-f]{8}(\.tmp)?")
 """Names of temporary checkpoints in the store's directory, with RocksDB's own temporary suffix."""
 
+_NOTES: Final = {"backed_up": directories.BACKED_UP, "drilled": directories.DRILLED}
+
 
 def ext_checkpoint(
     store: Store, target: Path, is_stopped: Callable[[], bool] = lambda: False
@@ -97,6 +99,7 @@ def checkpoint(store_path: Path, target: Path) -> None:
     store = Store(store_path)
     try:
         ext_checkpoint(store, target)
+        _note(store_path / directories.BACKED_UP)
     finally:
         store.ext_close()
         with contextlib.suppress(OSError):
@@ -104,12 +107,15 @@ def checkpoint(store_path: Path, target: Path) -> None:
 
 
 def tell(store_path: Path, what: Literal["backed_up", "drilled"], where: str) -> None:
-    """Notify the process that has a store open, if any, of a backup at a place; blocks.
+    """Notify the process that has a store open of a backup at a place, or its next one; blocks.
 
     Or that a backup was restored there, and found to be right.
     """
     if is_served(store_path):
         _request(store_path, what, where, limits.CONTROL_TIMEOUT_S)
+        return
+    database.check_exists(store_path)
+    _note(store_path / _NOTES[what])
 
 
 @contextlib.contextmanager
@@ -244,4 +250,5 @@ def _note(file: Path) -> float:
     """Touch a file; what cannot be kept is known until the end of the process."""
     with contextlib.suppress(OSError):
         file.touch(0o600)
+        directories.give_to_owner_of(file.parent, file)
     return time.time()

@@ -408,8 +408,6 @@ class Retention:
         chosen, is_last = _choose(events, budget)
         if chosen:
             deletion = Deletion(self._store, snapshot, chosen, with_ranges)
-            if not share.rule.is_told:
-                deletion.missing.clear()
             if not self._ext_commit(deletion):
                 return _Step(share, start, with_ranges=False)
             self._record(share, deletion.events)

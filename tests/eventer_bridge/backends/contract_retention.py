@@ -5,7 +5,6 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
-import msgspec
 import pytest
 
 from eventer_bridge import limits
@@ -242,28 +241,9 @@ class RetentionContract:
             assert (await missing(EVERYTHING, before.n_deletions)).deleted == writer.events[10].id
             # before what was told, but it was not deleted then
             assert (await missing(only_b, before.n_deletions)).deleted == writer.events[3].id
-
-    async def test_what_does_not_count_is_not_told(self, open_backend: Open) -> None:
-        untold = msgspec.structs.replace(rule("a", max_entries=1), is_told=False)
-        clock = TestClock(10)
-        async with open_backend(untold, rule("b", max_entries=5), clock=clock) as backend:
-            writer = Writer(backend)
-
-            async def missing(rights: Subscription) -> QueryResult:
-                return await backend.answer(VisibleQuery(QueryServerParams(1, True, 0), rights))
-
-            for _ in range(5):
-                await writer.session(draft("a"))
-            await settled(backend, clock)
-            assert (await missing(EVERYTHING)).deleted is None
-            assert (await missing(Subscription([("a",)]))).deleted is None
+            # whole sessions
             assert backend.may_be_deleted(writer.events[3].id)
             assert not backend.may_be_deleted(writer.events[4].id)
-            for _ in range(6):
-                await writer.session(draft("b"))
-            await settled(backend, clock)
-            assert (await missing(EVERYTHING)).deleted == writer.events[5].id
-            assert (await missing(Subscription([("a",)]))).deleted is None
 
     async def test_what_never_came_is_missing(self, open_backend: Open) -> None:
         async with open_backend(clock=TestClock()) as backend:

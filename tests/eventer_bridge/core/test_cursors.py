@@ -1,4 +1,4 @@
-"""Cursors without clients: what a message of many parked events costs, and what holds retention."""
+"""Cursors without clients: what many parked events cost, what holds retention, deletions."""
 
 import asyncio
 import sys
@@ -8,7 +8,9 @@ from types import FrameType
 
 import pytest
 
+from eventer_bridge import limits
 from eventer_bridge.backends import rocksdb
+from eventer_bridge.backends.reader_rows import cursor_key
 from eventer_bridge.core.cursors import Cursor, Cursors
 from eventer_bridge.model import EventId
 from eventer_bridge.subscription import EVERYTHING, Subscription
@@ -103,3 +105,26 @@ async def test_a_cursor_that_goes_on_while_it_is_measured() -> None:
         take(cursors, ONLY_A)
         await measuring
         assert (cursor.oldest, cursor.lag_events) == (writer.events[0].timestamp, 3)
+
+
+async def test_how_often_a_cursor_was_reset_outlives_its_deletion(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its readers would take the next reset for one that they know of."""
+    monkeypatch.setattr(limits, "MAX_DELETED_CURSORS", 2)
+    async with await rocksdb.create(tmp_path / "store") as backend:
+        cursors = Cursors(backend)
+        cursor = take(cursors, EVERYTHING)
+        cursors.park(cursor, {EventId(1, 1, 1): "x"})
+        cursors.reset(cursor, {})
+        cursors.delete(cursor)
+        assert [*cursors.rows.find(b"")] == [cursor_key("a", "c")]
+        await cursors.rows.flush()
+        cursors = Cursors(backend)  # restarted
+        assert [*cursors] == []
+        assert take(cursors, EVERYTHING).row.n_resets == 2
+        for name in "defg":  # only of the last ones
+            made = cursors.take("a", name, Holder(), {}, (EVERYTHING, None))
+            cursors.delete(made)
+        names = [key for key in cursors.rows.find(b"c") if key != cursor_key("a", "c")]
+        assert names == [cursor_key("a", "f"), cursor_key("a", "g")]

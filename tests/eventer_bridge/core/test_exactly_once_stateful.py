@@ -130,8 +130,6 @@ class ExactlyOnceMachine(RuleBasedStateMachine):
         moments: ``places`` since they were kept last.
     """
 
-    is_in_group = False
-
     def __init__(self) -> None:
         super().__init__()
         self.runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
@@ -150,7 +148,7 @@ class ExactlyOnceMachine(RuleBasedStateMachine):
         self.backend = await rocksdb.create(
             self.directory / str(self.n_kills), None, RULES, self.clock, key_retention=KEYS
         )
-        self.core = Engine(self.backend, 1, is_in_group=self.is_in_group)
+        self.core = Engine(self.backend, 1)
         await self.core.start()
 
     async def close(self) -> None:
@@ -366,32 +364,19 @@ class ExactlyOnceMachine(RuleBasedStateMachine):
         return found
 
 
-class GroupMachine(ExactlyOnceMachine):
-    """The same in a group, where sessions tell of their keys, and the server of cursors."""
-
-    is_in_group = True
-
-    @rule()
-    def tell(self) -> None:
-        self.run(self.core._tell_of_cursors())
-        self.moments = self.moments[-1:]
-
-
 @pytest.fixture(autouse=True)
 def nothing_by_itself(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Cursors are kept when the model says so."""
     with monkeypatch.context() as patch:
         patch.setattr(limits, "CURSOR_PERIOD_S", 1e6)
-        patch.setattr(limits, "TELL_PERIOD_S", 1e6)
         patch.setattr(limits, "COUNTED_REQUEST_KEYS", 2)
         patch.setattr(limits, "MIN_REQUEST_RUN", 2)
         yield
 
 
-@pytest.mark.parametrize("machine", [ExactlyOnceMachine, GroupMachine])
-def test_exactly_once(machine: type[ExactlyOnceMachine]) -> None:
+def test_exactly_once() -> None:
     run_state_machine_as_test(
-        machine,
+        ExactlyOnceMachine,
         settings=settings(
             max_examples=examples(3),
             stateful_step_count=STEPS,

@@ -22,7 +22,7 @@ from eventer_bridge.errors import (
     RequestOrderError,
     StorageError,
 )
-from eventer_bridge.model import JsonPayload, QueryServerParams, RegisterEvent
+from eventer_bridge.model import QueryServerParams, RegisterEvent
 from eventer_bridge.packed import Batch
 from eventer_bridge.slices import Steps
 from mariner.wire import codec
@@ -206,23 +206,6 @@ async def test_they_fail_with_the_one_that_they_come_after(core: Engine, make: M
     assert [type(i) for i in errors] == [QuotaError, *[RequestOrderError] * 2, type(None)]
     assert str(errors[1]) == "request_key 'large', its after_key, is not stored"
     await check_idle(core)
-
-
-async def test_published_keys_make_none_of_several_large(backend: RocksDbBackend) -> None:
-    """They are answered together, where a large one comes alone."""
-    async with Engine(backend, 1, is_in_group=True) as core:
-        await core.start()
-        await core.register(SOURCE, [register_event("a")]).committed
-        large = begin_large(core)
-        text = "x" * (limits.LARGE_SESSION_BYTES // 2 - len('""'))
-        events = [RegisterEvent(("a",), None, JsonPayload.of(text))]
-        keys = [request_key(name, *events) for name in "xy"]
-        sessions = register_all(core, [events, events], keys)
-        assert len({i.committed for i in sessions}) == 1
-        assert await decided([large, *sessions]) == [None] * 3
-        assert all(len(i) == i.requested + 1 for i in sessions)
-        assert not any(i.is_large for i in sessions)
-        await check_idle(core)
 
 
 async def test_a_new_type_takes_no_other_off_the_common_commit(

@@ -8,15 +8,11 @@ from typing import Any, Final
 import pytest
 
 from eventer_bridge import limits
-from eventer_bridge.model import Event, JsonPayload, QueryTimeseriesParams, Status
+from eventer_bridge.model import Event, QueryTimeseriesParams, Status
 from eventer_bridge.net import limits as net_limits
 from mariner.gateway.gateway import Gateway
-from tests.mariner.gateway.test_cursors import ack, cursors_of, find, reader
-from tests.mariner.gateway.test_replay import id_of, received
 from tests.support.event_servers import event_server, eventer_port, events_of
-from tests.support.hat_peers import monitor_server
 from tests.support.inprocess import running_gateway
-from tests.support.pair import begin_store
 from tests.support.peer import RawPeer, event, register_req
 
 FEW: Final = [{"subscriptions": [["a"]], "max_entries": 3}]
@@ -88,69 +84,6 @@ async def test_replicated(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> N
             assert await values(knowing, 30) == [30]
         [line] = [i for i in caplog.records if "deleted before" in i.message]
         assert vars(line)["server"] == 1
-
-
-OF_CURSORS: Final = ("event", "1", "cursor", "?")
-
-
-async def test_what_is_superseded_of_a_group_is_not_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where cursors were before; no reader needs that, nor a replica that was away."""
-    for name in ("CURSOR_PERIOD_S", "TELL_PERIOD_S", "RETENTION_PERIOD_S"):
-        monkeypatch.setattr(limits, name, 0.01)
-    await begin_store(tmp_path / "store1")
-
-    async def told(gateway: Gateway) -> list[Event]:
-        """What it told of the cursor c, the newest first."""
-        events = (await gateway.core.query(QueryTimeseriesParams([OF_CURSORS]))).events
-        payloads = [i.payload.value() if isinstance(i.payload, JsonPayload) else {} for i in events]
-        return [i for i, told in zip(events, payloads, strict=True) if told["cursor"] == "c"]
-
-    async with (
-        monitor_server(tmp_path / "monitor") as monitor,
-        event_server(
-            tmp_path, 1, core={"monitor": {"host": "127.0.0.1", "port": monitor.port, "group": "g"}}
-        ) as first,
-    ):
-        while first.core.status is not Status.OPERATIONAL:
-            await asyncio.sleep(0.01)
-        port = eventer_port(first)
-        await register(first, 0, 5)
-        async with event_server(tmp_path, 2, remotes={1: port}) as second:
-            while len(stored := await a_of(second)) < 5:
-                await asyncio.sleep(0.01)
-        everything: dict[str, Any] = {"subscriptions": [["*"]], "start": [id_of(stored[0])]}
-        async with reader(first, "all", **everything) as odd, reader(first) as peer:
-            await received(odd)
-            await received(peer)
-            superseded: list[Event] = []
-            for event in stored:  # each is told of before the next one
-                peer.send(ack(id_of(event)))
-                while not (found := await told(first)) or found[0] in superseded:
-                    await asyncio.sleep(0.01)
-                superseded.insert(0, found[0])
-            while len(await told(first)) > 1:
-                await asyncio.sleep(0.01)
-            # it is parked by who saw it before
-            while id_of(superseded[1]) not in [i["id"] for i in (await odd.receive())["events"]]:
-                pass
-            odd.send(ack(parked=[(id_of(superseded[1]), "odd")]))
-            odd.send({"msg_type": "ping_req", "ping_id": 1})
-            while (await odd.receive())["msg_type"] != "ping_res":
-                pass
-            assert [*cursors_of(first).parked(find(first, "all"))] == [superseded[1].id]
-        await register(first, 5, 10)
-        async with event_server(tmp_path, 2, remotes={1: port}) as second:
-            while len(await a_of(second)) < 10:
-                await asyncio.sleep(0.01)
-            for gateway in (first, second):
-                for types in (["a"], ["*"]):
-                    wanted = {"subscriptions": [types], "start": [id_of(stored[0])]}
-                    async with await RawPeer.init(
-                        gateway.mariner.port, **WANTED | wanted, decline_gap=True
-                    ) as peer:
-                        assert "gap" not in await values(peer, 9)
 
 
 async def test_relayed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -30,7 +30,7 @@ async def member(
     backend: Backend, token: str | None = TOKEN
 ) -> AsyncIterator[tuple[Engine, ServerGroup]]:
     """A server, and its group, of which nobody is listed."""
-    core = Engine(backend, 1, is_in_group=True)
+    core = Engine(backend, 1, is_in_pair=True)
     async with ServerGroup(core, token, ()) as group:
         yield core, group
     await core.async_close()

@@ -18,7 +18,8 @@ from hat.event import eventer
 from rocksdict import Options, Rdict
 
 from eventer_bridge import limits
-from eventer_bridge.backends.rocksdb import control
+from eventer_bridge.backends import rocksdb
+from eventer_bridge.backends.rocksdb import control, directories
 from eventer_bridge.backends.rocksdb.contents import FAMILIES
 from eventer_bridge.backends.rocksdb.markers import MARKER
 from eventer_bridge.backends.rocksdb.store import Store
@@ -224,6 +225,30 @@ async def test_compaction_makes_it_smaller(tmp_path: Path) -> None:
     assert numbers is not None
     before, after = map(int, numbers.groups())
     assert after < before
+
+
+async def test_what_is_made_of_a_stopped_gateway_is_shown_by_its_next_start(tmp_path: Path) -> None:
+    store, copy, conf = (tmp_path / i for i in ("events", "copy", "gateway.json"))
+    async with await rocksdb.create(store):
+        pass
+    backend = {"type": "rocksdb", "path": str(store)}
+    core = {"server_id": 1, "backend": backend}
+    server = {"host": "127.0.0.1", "port": 0}
+    conf.write_text(json.dumps({"name": "x", "mariner": server, "event_core": core, "clients": []}))
+    for command, is_drill in (
+        (("backup", store, copy), False),
+        (("backup", store, "--to", tmp_path / "place"), False),
+        (("store", "verify", copy, "--drill-of", conf), True),
+    ):
+        made = CliRunner().invoke(main, [str(i) for i in command])
+        assert made.exit_code == 0, made
+        async with await rocksdb.create(store) as opened:
+            assert opened.control is not None
+            moments_s = opened.control.backed_up_s, opened.control.drilled_s
+        assert [i > 0 for i in moments_s] == [not is_drill, is_drill]
+        for name in (directories.BACKED_UP, directories.DRILLED):
+            assert not (copy / name).exists()
+            (store / name).unlink(missing_ok=True)
 
 
 def test_what_is_no_store(tmp_path: Path) -> None:

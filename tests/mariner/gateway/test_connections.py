@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from eventer_bridge import tls
+from eventer_bridge import slices, tls
 from eventer_bridge.errors import ConfigurationError, ControlError
 from eventer_bridge.net.stats import CloseReason
+from eventer_bridge.slices import Steps
 from mariner import limits
 from mariner.gateway import connection_requests
 from mariner.gateway.connection_requests import ConnectionsAnswer, with_rates
@@ -31,7 +32,7 @@ def address(peer: RawPeer) -> str:
     return f"{host}:{port}"
 
 
-async def test_who_is_connected_and_how(tmp_path: Path) -> None:
+async def test_who_is_connected_and_how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = make_certificates(tmp_path)
     server = {"cert": made.server_cert, "key": made.server_key, "client_ca": made.ca}
     mariner = {"host": "127.0.0.1", "port": 0, "tls": {i: str(j) for i, j in server.items()}}
@@ -45,6 +46,9 @@ async def test_who_is_connected_and_how(tmp_path: Path) -> None:
         assert (await peer.request(register_req(1, event("x", value="y" * 1_000))))["success"]
         after = await answer(gateway)
         [told] = with_rates(before, after).connections
+        monkeypatch.setattr(limits, "MAX_SHOWN_QUERY_TYPE_CHARACTERS", 8)
+        [cut] = (await answer(gateway)).connections
+        assert cut.certificate_text.startswith("CN:deve… until 20")
         assert (told.wire, told.client, told.peer) == ("mariner", "app", address(peer))
     assert (told.tls, told.certificate) == ("TLSv1.3", "CN:development")
     assert told.certificate_text.startswith("CN:development until 20")
@@ -114,3 +118,25 @@ async def test_one_is_closed_by_its_address(caplog: pytest.LogCaptureFixture) ->
     [line] = [i for i in caplog.records if i.name == "audit" and i.msg == "connection closed"]
     told = {i: line.__dict__[i] for i in ("client", "peer", "operator")}
     assert told == {"client": "app", "peer": address(peer), "operator": "anna"}
+
+
+async def test_one_that_leaves_before_it_is_closed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with (
+        running_gateway() as gateway,
+        await RawPeer.init(gateway.mariner.port) as peer,
+    ):
+        run = slices.run
+
+        async def leave_and_run(steps: Steps[Any]) -> Any:  # it was found by then
+            peer.writer.close()
+            await until(lambda: not gateway.mariner.connections)
+            return await run(steps)
+
+        monkeypatch.setattr(slices, "run", leave_and_run)
+        with pytest.raises(ControlError, match=f"^{address(peer)}: there is no connection of this"):
+            await answer(gateway, do="close", peer=address(peer))
+        assert gateway.mariner.stats.closed[CloseReason.BY_OPERATOR] == 0
+    assert "connection closed" not in [i.msg for i in caplog.records if i.name == "audit"]

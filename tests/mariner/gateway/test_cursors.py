@@ -20,7 +20,6 @@ from eventer_bridge.backends.reader_rows import (
 from eventer_bridge.backends.rocksdb import control
 from eventer_bridge.backends.rocksdb.verify import Finding, ext_verify
 from eventer_bridge.core.cursors import Cursor, Cursors
-from eventer_bridge.core.group_events import ToldCursor
 from eventer_bridge.errors import StoreDamagedError
 from eventer_bridge.model import EventId, QueryResult, QueryTimeseriesParams, Timestamp
 from mariner.gateway.gateway import Gateway
@@ -429,7 +428,7 @@ async def test_metrics_are_of_clients() -> None:
                 peer.send(ack(events[number % 2]["id"], parked=parked))
                 await settled(peer)
         cursors = cursors_of(gateway)
-        cursors.take_over(ToldCursor("gone", "a", []), 2)  # of a client that is not configured
+        cursors._make("gone", "a")  # of a client that is not configured
         async with reader(gateway, "0" * 64) as peer:
             for cursor in cursors:
                 await cursors.measure(cursor)

@@ -9,11 +9,6 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from eventer_bridge.backends import rocksdb
-from eventer_bridge.core.authentication import Authenticator
-from eventer_bridge.core.engine import Engine
-from eventer_bridge.core.payload_schemas import PayloadSchemas
-from eventer_bridge.core.rights import ClientConfig, RegisterRule
 from eventer_bridge.core.session_core import SessionCore
 from eventer_bridge.eventer import encoding as eventer_encoding
 from eventer_bridge.eventer.messages import MsgEventsNotify, MsgRegisterReq, MsgRegisterRes
@@ -21,7 +16,7 @@ from eventer_bridge.eventer.server import EventerServer
 from eventer_bridge.model import BinaryPayload, Event, JsonPayload, RegisterEvent
 from eventer_bridge.packed import Batch, assign, batch_of
 from eventer_bridge.slices import Many, Steps, at_once
-from mariner.server import connection, encoding
+from mariner.server import encoding
 from tests.eventer_bridge.backends.faults import held_sync
 from tests.eventer_bridge.backends.putting import TYPES
 from tests.eventer_bridge.eventer.peers import Peer, initialised, register_event
@@ -195,32 +190,6 @@ async def test_several_sessions_are_answered_each_with_its_own(it: Serving) -> N
             check(answer)
         sessions = [answer[0].id.session for answer in answers]
         assert sessions == [*range(sessions[0], sessions[0] + 10)]
-
-
-async def test_what_is_told_to_other_servers_is_no_part_of_the_answer(
-    tmp_path: Path,
-) -> None:
-    """In a group, a session has one event more: it tells of the request key."""
-    client = ClientConfig("app", "secret", (("*",),), (RegisterRule((("*",),)),))
-    authenticator = Authenticator([client], PayloadSchemas({}))
-    async with (
-        await rocksdb.create(tmp_path / "store") as backend,
-        Engine(backend, 1, is_in_group=True) as core,
-    ):
-        await core.start()
-        async with (
-            await connection.listen(core, authenticator, "127.0.0.1", 0) as served,
-            await RawPeer.init(served.port) as peer,
-        ):
-            for i in range(3):  # the first one is registered alone
-                register(peer, i, request_key=f"key {i}")
-                check(await received(peer))
-            events = [event(name, value=n) for n, name in enumerate(NAMES)]
-            for _ in range(2):  # the second time, they are repeated
-                together = (register_req(i, *events) | {"request_key": str(i)} for i in range(5))
-                peer.send_together(together)
-                for _ in range(5):
-                    check(await received(peer))
 
 
 @pytest.mark.parametrize("prepare", [encoding.prepare, eventer_encoding.prepare])

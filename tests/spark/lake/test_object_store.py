@@ -70,11 +70,14 @@ def test_writers_at_once_compaction_and_reports(
     maintenance.update(root, is_new=True)
     assert DeltaTable(f"{root}/values").count() == 260
 
-    result = CliRunner().invoke(main, ["report", "top", "--lake", root, "--out", str(tmp_path)])
-    assert result.exit_code == 0, result.output
-    assert sum(row["events"] for row in table(tmp_path, "top")) == 260
-    page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    for text in (page, caplog.text, result.output):
+    said = [caplog.text]
+    if root.startswith("s3:"):  # of a local path, tests/spark/reports/test_command.py has them
+        command = ["report", "top", "--lake", root, "--out", str(tmp_path)]
+        result = CliRunner().invoke(main, command)
+        assert result.exit_code == 0, result.output
+        assert sum(row["events"] for row in table(tmp_path, "top")) == 260
+        said += [(tmp_path / "report.html").read_text(encoding="utf-8"), result.output]
+    for text in said:
         assert "secret-of-s3" not in text
 
 

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from tests.torture.histories.check_cursors import OF_DISKS, check_cursors
+from tests.torture.histories.check_cursors import check_cursors
 from tests.torture.histories.record import (
     CHAINED,
     KEPT,
@@ -114,33 +114,12 @@ def _check_request(
     if not answered:
         yield f"{name} was never answered"
     servers = {server for server, _ in copies}
-    if len(copies) > len(servers) or (len(copies) > 1 and not _was_missed(history, attempts)):
+    if len(copies) > len(servers) or not servers <= {i.door for i in attempts}:
         yield f"{name} is stored twice: {[*copies]}"
     for before, after in itertools.pairwise(answered):
         is_same = before.ids == after.ids
         if not is_same and len(servers) < 2 and not history.may_be_lost(before.end_s):
             yield f"{name}: answered with {before.ids[:2]}…, and then with {after.ids[:2]}…"
-
-
-def _was_missed(history: History, attempts: Sequence[Attempt]) -> bool:
-    """Whether two servers were asked, and one of them was away, or its disk failed, in between."""
-    return any(
-        before.door != after.door
-        and _was_away(history, {before.door, after.door}, before.begin_s, after.end_s)
-        for before, after in itertools.permutations(attempts, 2)
-    )
-
-
-def _was_away(history: History, servers: set[int], since_s: float, until_s: float) -> bool:
-    kills = (at_s for at_s, server, is_kill in history.ends if is_kill and server in servers)
-    faults = (
-        i
-        for i in history.faults
-        if i.what.partition(" ")[0] in {"stop", *OF_DISKS} and int(i.what.split()[1]) in servers
-    )
-    return any(since_s <= at_s <= until_s for at_s in kills) or any(
-        since_s <= i.end_s and i.begin_s <= until_s for i in faults
-    )
 
 
 def _check_order(history: History) -> Iterator[str]:
