@@ -161,52 +161,48 @@ def _view(rows: Sequence[views.Row], totals: views.Row, domain: views.Domain) ->
 def _band(name: str, rows: Sequence[views.Row], domain: views.Domain) -> views.Chart:
     marks: list[views.Spec] = []
     for run in _without_silence(rows):
-        marks += [_mark(row, has_point=len(rows) <= 40 or len(run) == 1) for row in run]
+        marks += map(_mark, run)
+        if len(run) == 1:
+            marks[-1] |= {"low": marks[-1]["least"], "high": marks[-1]["largest"]}
+        if len(run) == 1 or len(rows) <= 40:
+            for mark in marks[-len(run) :]:
+                mark["point"] = mark["mean"]
         marks.append({"time": marks[-1]["time"] + 1})  # without numbers: the line breaks
     bounds = [mark[i] for mark in marks if "mean" in mark for i in ("least", "largest")]
     tips = views.tooltip(begin="when", mean="shown", range="range", numbers="count")
-    spec = views.chart(
-        marks,
-        views.SMALL_PX,
-        encoding={"x": views.time_axis("time", domain)},
-        layer=[
-            {
-                # the stroke shows a bucket that is alone
-                "mark": {
-                    "type": "area",
-                    "opacity": 0.22,
-                    "color": views.PALETTE[0],
-                    "stroke": views.PALETTE[0],
-                    "strokeWidth": 3,
-                },
-                "encoding": {
-                    "y": views.numbers_axis("least", bounds),
-                    "y2": {"field": "largest"},
-                    "tooltip": tips,
-                },
-            },
-            {
-                "mark": {"type": "line", "strokeWidth": 1.8},
-                "encoding": {"y": views.numbers_axis("mean", bounds), "tooltip": tips},
-            },
-            {
-                "mark": {"type": "point", "filled": True, "size": 18, "color": views.PALETTE[0]},
-                "encoding": {"y": views.numbers_axis("point", bounds), "tooltip": tips},
-            },
-        ],
-    )
+    blue = views.PALETTE[0]
+    layers: dict[str, tuple[views.Spec, views.Spec]] = {
+        "least": ({"type": "area", "opacity": 0.22, "color": blue}, {"field": "largest"}),
+        # of a bucket that is alone, whose area has no width
+        "low": (
+            {"type": "rule", "opacity": 0.3, "strokeWidth": 3, "color": blue},
+            {"field": "high"},
+        ),
+        "mean": ({"type": "line", "strokeWidth": 1.8}, {}),
+        "point": ({"type": "point", "filled": True, "size": 18, "color": blue}, {}),
+    }
+    layer = [
+        {
+            "mark": mark,
+            "encoding": {"y": views.numbers_axis(field, bounds), "tooltip": tips}
+            | ({"y2": end} if end else {}),
+        }
+        for field, (mark, end) in layers.items()
+        if any(field in i for i in marks)  # Vega warns of a layer without marks
+    ]
+    encoding = {"x": views.time_axis("time", domain)}
+    spec = views.chart(marks, views.SMALL_PX, encoding=encoding, layer=layer)
     note = f"last {formats.number(rows[-1]['last'])}{_after_number(rows[-1])}"
     return views.Chart(formats.name(name), spec, note=note, is_small=True)
 
 
-def _mark(row: views.Row, *, has_point: bool) -> views.Spec:
-    mean, unit = views.drawable(row["mean"]), _after_number(row)
+def _mark(row: views.Row) -> views.Spec:
+    unit = _after_number(row)
     return {
         "time": views.ms(row["bucket"]) + row["bucket_s"] * 500,  # its middle
         "least": views.drawable(row["min"]),
         "largest": views.drawable(row["max"]),
-        "mean": mean,
-        "point": mean if has_point else None,
+        "mean": views.drawable(row["mean"]),
         "when": formats.moment(row["bucket"]),
         "shown": formats.number(row["mean"]) + unit,
         "range": f"{formats.number(row['min'])} to {formats.number(row['max'])}{unit}",

@@ -253,13 +253,15 @@ def test_runs_that_cannot_be_told_apart_are_told_together() -> None:
 def test_a_line_of_values_breaks_where_there_are_none() -> None:
     template = rows_of("values")[0]
     minutes = (*range(50), 60, *range(70, 75))
-    rows = [template | {"bucket": _MOMENT + timedelta(minutes=i)} for i in minutes]
+    ends = {"min": 2.0, "max": 3.0}
+    rows = [template | ends | {"bucket": _MOMENT + timedelta(minutes=i)} for i in minutes]
     text = render([Section(REPORTS["values"], rows, TOTALS)])
     svg = drawn(text, "values-0")
     [line] = re.findall(r'aria-roledescription="line mark"[^>]* d="([^"]*)"', svg)
     assert [part.count("L") for part in line.split("M")[1:]] == [49, 0, 4]
     # of the bucket that is alone there is no line
     assert svg.count('aria-roledescription="point"') == 1
+    assert svg.count('aria-roledescription="rule mark"') == 1
 
 
 def one_row(name: str, **values: Any) -> dict[str, Any]:
