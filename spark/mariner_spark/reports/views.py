@@ -215,7 +215,7 @@ def durations_axis(field: str, seconds: Sequence[float]) -> Spec:
 
 
 def numbers_axis(field: str, bounds: Sequence[float]) -> Spec:
-    """Axis of numbers of a small chart, from the least to the largest; with two ticks at least."""
+    """Axis of numbers of a small chart, from the least to the largest."""
     low, high = min(bounds), max(bounds)
     if low == high:
         apart = abs(low) / 10 or 1.0
@@ -224,7 +224,8 @@ def numbers_axis(field: str, bounds: Sequence[float]) -> Spec:
         "datum.value != 0 && (abs(datum.value) >= 1e12 || abs(datum.value) < 1e-4)"
         " ? format(datum.value, '.4~g') : format(datum.value, ',.12~r')"
     )
-    return _axis(field, label, SMALL_PX // 35, domain=[low, high])
+    n_ticks = SMALL_PX // 35  # of which two are there, whatever the bounds
+    return _axis(field, label, n_ticks, domain=[low, high])
 
 
 def counts_axis(field: str, largest: int) -> Spec:
@@ -239,7 +240,6 @@ def counts_axis(field: str, largest: int) -> Spec:
 
 def _axis(field: str, label: str, n_ticks: int, **scale: Any) -> Spec:
     axis = {"title": None, "labelExpr": label, "tickCount": n_ticks}
-    scale["nice"] = n_ticks  # it ends at ticks
     return {"field": field, "type": "quantitative", "scale": scale, "axis": axis}
 
 
