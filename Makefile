@@ -34,8 +34,8 @@ help:  ## show the targets
 # what is installed for each use
 $(VENV)/.ready-run: EXTRAS := demo
 $(VENV)/.ready-console: EXTRAS := console,demo
-$(VENV)/.ready-without-spark: EXTRAS := dev,backup,console,demo,otel
-$(READY): EXTRAS := dev,dev-deploy,dev-spark,backup,console,demo,otel,spark
+$(VENV)/.ready-without-spark: EXTRAS := dev,backup,console,demo,group,otel
+$(READY): EXTRAS := dev,dev-deploy,dev-spark,backup,console,demo,group,otel,spark
 $(READY): USES := run console
 $(VENV)/.ready-%: pyproject.toml mariner/client/pyproject.toml hatch_client.py constraints.txt $(COMPILED)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " + sys.version.split()[0] + "; name one with: make PYTHON=python3.12")'

@@ -68,6 +68,13 @@ them: Kubernetes itself takes up to a minute."""
 CURSORS_TIMEOUT_S: Final = 60.0
 """Time for a gateway to answer ``mariner cursors``; how far 1,000 are behind takes seconds."""
 
+STEP_DOWN_S: Final = 60.0
+"""From ``mariner group step-down`` until a member is active: what is under way is ended, as when a
+gateway stops; then another member may claim for ``takeover_s`` and 2 s, before this one does."""
+
+GROUP_TIMEOUT_S: Final = 10.0
+"""For the log of a group to answer a command; its servers may be at the other end of a country."""
+
 STATUS_TIMEOUT_S: Final = 20.0
 """Time for a gateway to answer ``mariner status``, which may wait for its disk."""
 

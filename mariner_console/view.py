@@ -208,6 +208,17 @@ class GatewayView:
         self.alarms = Alarms()
         self._scrapes: deque[Scrape] = deque(maxlen=limits.WINDOW_SCRAPES)
 
+    def follows(self, at_s: float) -> bool:
+        """Whether it is STANDBY because another member of its group is active."""
+        scrape = self.scrape
+        return (
+            scrape is not None
+            and self.is_measured(at_s)
+            and scrape.value("mariner_group_active") == 0
+            and bool(scrape.value("mariner_group_member_active"))
+            and not is_log_silent(scrape)
+        )
+
     def silent_s(self, at_s: float) -> float:
         """For how long it has not answered."""
         return math.inf if self.answered_s is None else at_s - self.answered_s
@@ -314,6 +325,7 @@ def find_problems(view: GatewayView, now_s: float, at_s: float) -> list[Problem]
         return [Problem(True, reason)]
     found = [*_of_connection(view, at_s)]
     if view.scrape is not None and view.is_measured(at_s):
+        found += _of_group(view.scrape)
         found += _of_store(view.scrape)
         found += _of_load(view, view.scrape)
         found += _of_operation(view.scrape, now_s)
@@ -321,7 +333,7 @@ def find_problems(view: GatewayView, now_s: float, at_s: float) -> list[Problem]
 
 
 def _of_connection(view: GatewayView, at_s: float) -> Iterator[Problem]:
-    if view.status is not None and view.is_hindered:
+    if view.status is not None and view.is_hindered and not view.follows(at_s):
         why = "" if view.hindrance is None else f": {view.hindrance}"
         yield Problem(True, f"status {view.status.name}: nothing can be registered{why}")
     if view.scrape_failure is not None:
@@ -330,6 +342,42 @@ def _of_connection(view: GatewayView, at_s: float) -> Iterator[Problem]:
         yield Problem(False, f"no metrics for more than {limits.OLD_METRICS_S:.0f} s")
     if len(view.alarms):
         yield Problem(False, f"alarms raised: {len(view.alarms) + view.alarms.left_out}")
+
+
+def is_log_silent(scrape: Scrape) -> bool:
+    """Whether the log of its group cannot be used, or has no active member."""
+    return (scrape.value("mariner_group_silent_seconds") or 0) > 30
+
+
+def member_problem(scrape: Scrape, member: str) -> str | None:
+    """What is wrong with a member of a group; None: nothing."""
+    lag_s, lag_records, seen_s = (
+        scrape.value(f"mariner_group_member_{i}", member=member) or 0
+        for i in ("lag_seconds", "lag_records", "seen_seconds")
+    )
+    if seen_s > 120:
+        return f"has not been seen for {of_seconds(seen_s)}"
+    if lag_s > 60 or lag_records > 10_000:
+        return f"is {of_seconds(lag_s)}, {of_number(lag_records)} records behind"
+    return None
+
+
+def _of_group(scrape: Scrape) -> Iterator[Problem]:
+    if (group := scrape.text("mariner_group_active", "group")) is None:
+        return
+    if is_log_silent(scrape):
+        silent_s = scrape.value("mariner_group_silent_seconds")
+        yield Problem(True, f"the log of group {group} has not changed for {of_seconds(silent_s)}")
+    elif not scrape.value("mariner_group_active") and not scrape.value(
+        "mariner_group_member_active"
+    ):
+        yield Problem(True, f"no member of group {group} is active")
+    for member in scrape.by("mariner_group_member_active", "member"):
+        if (text := member_problem(scrape, member)) is not None:
+            yield Problem(False, f"member {member} of group {group} {text}")
+    records = scrape.value("mariner_group_log_records") or 0
+    if records > 100_000:
+        yield Problem(False, f"the log of group {group} holds {records:,.0f} records")
 
 
 def _of_store(scrape: Scrape) -> Iterator[Problem]:

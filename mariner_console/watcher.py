@@ -36,9 +36,10 @@ from eventer_bridge.net.connecting import keep_trying
 from eventer_bridge.resources import Resource, Tasks, call_on_cancel, uncancellable
 from mariner import client
 from mariner.errors import BusyError, ConnectionLostError, MarinerError
-from mariner.gateway import connection_requests, cursor_requests, status
+from mariner.gateway import connection_requests, cursor_requests, group_requests, status
 from mariner.gateway.connection_requests import ConnectionRequest, ConnectionsAnswer
 from mariner.gateway.cursor_requests import CursorAnswer, CursorRequest
+from mariner.gateway.group_requests import StepDownAnswer, StepDownRequest
 from mariner.gateway.status import GatewayStatus
 from mariner_console import limits, view
 from mariner_console.asking import RecentAnswer
@@ -192,6 +193,10 @@ class Watcher(Resource):
         answer = await self._request(connection_requests.ask, request)
         await self._connections.forget()
         return answer
+
+    async def request_step_down(self, request: StepDownRequest) -> StepDownAnswer:
+        """Have the gateway step down; raises as :meth:`request_cursors`."""
+        return await self._request(group_requests.ask, request)
 
     async def _ask_status(self) -> GatewayStatus:
         return await asyncio.to_thread(status.ask, self._control())

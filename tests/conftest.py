@@ -20,6 +20,8 @@ from tests.support.examples import examples
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tests.support.postgresql import Cluster
+
 ROOT: Final = Path(__file__).parent
 
 NEED_SPARK: Final = (
@@ -85,6 +87,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         asyncio_mark = item.get_closest_marker("asyncio")
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("spark"))
+        elif "postgresql" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("postgresql"))
         elif asyncio_mark is not None and asyncio_mark.kwargs.get("loop_scope") == "module":
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
         _give_time(item)
@@ -127,6 +131,15 @@ def patience() -> Iterator[None]:
             patch.setattr(limits, name, 60.0)
         patch.setattr(gateway_limits, "OLDEST_TIMEOUT_S", 60.0)
         yield
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> "Iterator[Cluster]":
+    """A primary and two standbys for all tests that take them; they are run by one worker."""
+    from tests.support.postgresql import cluster
+
+    with cluster() as servers:
+        yield servers
 
 
 # --- Spark, which takes long to import and to start, and need not be installed ---------------

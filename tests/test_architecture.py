@@ -21,7 +21,7 @@ PACKAGES: Final = (
 # upper first; those of a line know nothing of each other, unless a ":" joins them
 LAYERS: Final = {
     "eventer_bridge": (
-        "remote",
+        "remote group",
         "eventer rsb",
         "core : modules",
         "chatter",

@@ -88,6 +88,7 @@ TABLE: Final[dict[str, OnAccount | Bounded]] = {
     "EventCore._notifying": _UNDER_WAY,
     "GroupCommit._groups": _UNDER_WAY,
     "GroupCommit._ending": _UNDER_WAY,
+    "RowBatch.operations": _UNDER_WAY,  # in place of a WriteBatch
     "StorageThread._jobs": Bounded("the first group, and few requests of operators"),
     "ModuleRunner._queue": _UNDER_WAY,
     "ModuleRunner._ended": _UNDER_WAY,

@@ -105,6 +105,7 @@ class Backend(Resource, abc.ABC):
         history_id: name of the store's history (see ``history``).
         is_whole: whether it has all that it ever had, as far as it knows: from :meth:`note_whole`
             on, even when it is opened again; not of a new store, a restored one, or a copy.
+        is_passive: whether it takes nothing, and only follows others.
         is_keeping: whether it keeps anything: events, request keys, cursors.
         path: the directory of its store, if it has one; errors name it.
     """
@@ -114,6 +115,7 @@ class Backend(Resource, abc.ABC):
     history_id: str
     is_whole = False
     is_keeping = True
+    is_passive = False
     path: Path | None = None
 
     @abc.abstractmethod

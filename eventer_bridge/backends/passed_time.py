@@ -59,10 +59,13 @@ class PassedTime:
         self._before_boot_us = -boot_us()
         self._course: Sequence[_Point] = ()  # which rises
         self._is_noted = False
-        if kept is None:
-            return
+        if kept is not None:
+            self.go_on(kept)
+
+    def go_on(self, kept: bytes) -> None:
+        """Go on from what another one kept, maybe on another machine; may raise ``ValueError``."""
         found = decode(kept)
-        self._course = found.course
+        self._course, self._is_noted = found.course, False
         is_same = found.boot_id == self._boot_id != "" and found.boot_us <= boot_us()
         self._before_boot_us = found.passed_us - (found.boot_us if is_same else boot_us())
 

@@ -121,11 +121,13 @@ class EventCore(Resource, abc.ABC):
             changed.
         server_id: identifier of this server; None: it registers nothing itself.
         is_regaining: whether it takes events of its own that others have (``remote.group``).
+        is_following: whether another member of its group registers, and it may be behind.
         lane: who takes in a large message of a client has it from before it is decoded, and
             for a large session until that is committed.
     """
 
     is_regaining = False
+    is_following = False
     server_id: int | None = None
 
     def __init__(self, max_pending_bytes: int) -> None:
@@ -290,7 +292,7 @@ class EventCore(Resource, abc.ABC):
             found = history.departure(followed, current, seen.session)
             if found is not None:
                 return found._replace(reason=f"server {server_id}: {found.reason}")
-        is_own = server_id == self.server_id and not self.is_regaining
+        is_own = server_id == self.server_id and not self.is_regaining and not self.is_following
         if not is_own or seen.session <= self.last_persisted(server_id):
             return None  # what others have may come later
         text = f"{server_id}/{seen.session}/{seen.instance}"

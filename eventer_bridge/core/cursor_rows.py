@@ -21,6 +21,7 @@ class CursorRows:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._changed: dict[bytes, bytes | None] = {}
+        self._n_forgotten = 0
         self._saving: dict[bytes, bytes | None] = {}
         self._is_changed = asyncio.Event()
         self._lock = asyncio.Lock()
@@ -29,6 +30,11 @@ class CursorRows:
         """Put rows, or delete them (None), when they are written next."""
         self._changed.update(rows)
         self._is_changed.set()
+
+    def forget(self) -> None:
+        """Do not write what was not written yet."""
+        self._changed = {}
+        self._n_forgotten += 1
 
     def find(self, prefix: bytes) -> dict[bytes, bytes]:
         """Rows whose keys begin with ``prefix``, in their order."""
@@ -49,10 +55,12 @@ class CursorRows:
         async with self._lock:
             while self._changed:
                 self._saving, self._changed = self._changed, {}
+                n_forgotten = self._n_forgotten
                 try:
                     await asyncio.shield(self._backend.keep_reader_rows(self._saving))
                 except BaseException:
-                    self._changed = self._saving | self._changed
+                    if n_forgotten == self._n_forgotten:
+                        self._changed = self._saving | self._changed
                     raise
                 finally:
                     self._saving = {}

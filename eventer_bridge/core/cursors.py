@@ -42,6 +42,7 @@ from eventer_bridge.errors import (
     EventerBridgeError,
     InitError,
     LimitError,
+    NotOperationalError,
     RemoteProtocolError,
     StoreDamagedError,
 )
@@ -148,6 +149,13 @@ class Cursors:
         self._cursors: dict[_Names, Cursor] = {}
         self._deleted: dict[_Names, CursorRow] = {}
         self.rows = CursorRows(backend)
+        self.load()
+
+    def load(self) -> None:
+        """Read them from the store."""
+        backend = self._backend
+        self._cursors, self._deleted = {}, {}
+        self.rows.forget()
         for key, value in backend.reader_rows(CURSOR_PREFIX).items():
             try:
                 client, name, row = decode_cursor(key, value)
@@ -159,13 +167,25 @@ class Cursors:
                 cursor = self._cursors[client, name] = Cursor(client, name, row)
                 cursor.n_parked = len(backend.reader_rows(cursor.parked_prefix))
 
+    def give_up(self) -> None:
+        """Forget all: another member of the group has them. Who holds one loses it."""
+        for cursor in self:
+            self._take_away(cursor, "another member of the group has the cursors now")
+        self._cursors, self._deleted = {}, {}
+        self.rows.forget()
+
     def __iter__(self) -> Iterator[Cursor]:
         return iter(tuple(self._cursors.values()))
 
     # --- of clients -----------------------------------------------------------------------
 
     def look_up(self, client: str, name: str) -> Cursor | None:
-        """The cursor of a client; None: there is none yet; ``LimitError``: there are too many."""
+        """The cursor of a client; None: there is none yet.
+
+        ``LimitError``: there are too many. ``NotOperationalError``: another server has them.
+        """
+        if self._backend.is_passive:
+            raise NotOperationalError("cursor: this server is STANDBY, the active one has cursors")
         cursor = self._cursors.get((client, name))
         if cursor is not None:
             return cursor
@@ -271,7 +291,9 @@ class Cursors:
     # --- of operators ---------------------------------------------------------------------
 
     def find(self, client: str, name: str) -> Cursor:
-        """A cursor; raises ControlError if it does not exist."""
+        """A cursor; raises ControlError if it does not exist, or is on another server."""
+        if self._backend.is_passive:
+            raise ControlError("this server is STANDBY: the active one of its group has cursors")
         cursor = self._cursors.get((client, name))
         if cursor is None:
             raise ControlError(f"client {client!r} has no cursor {name!r}")

@@ -331,14 +331,31 @@ class Engine(ReplicaCore):
     async def _close(self) -> None:
         await self.stop(is_last=True)
         self._failure_handle.cancel()
-        if not self._backend.is_open:
+        if not self._backend.is_open or self._backend.is_passive:
             return
         try:
-            if self.cursors is not None:
-                await self.cursors.rows.flush()
-            await self._session_ids.release()
+            await self.settle()
         except EventerBridgeError as e:
             mlog.error("engine could not flush", extra={"reason": str(e)})
+
+    async def settle(self) -> None:
+        """Have everything in the store that is not yet, and give back unused ids; when stopped."""
+        if self.cursors is not None:
+            await self.cursors.rows.flush()
+        await self._session_ids.release()
+
+    def take_over(self) -> None:
+        """Before :meth:`start`: go on from what another member of the group stored."""
+        self._session_ids.renew()
+        self._note_stored()
+        self._clock.look()
+        if self.cursors is not None:
+            self.cursors.load()
+
+    def give_up(self) -> None:
+        """After :meth:`stop`: another member of the group goes on, which has the cursors."""
+        if self.cursors is not None:
+            self.cursors.give_up()
 
     async def known_history(self, server_id: int) -> History | None:
         """The history of the stored events of a server; None: not known."""
@@ -377,7 +394,7 @@ class Engine(ReplicaCore):
     def _new_history(self, known: History | None) -> list[RegisterEvent]:
         """The event that announces this server's history; none if it was announced before."""
         history_id = self._backend.history_id
-        if known is not None and known.id == history_id:
+        if not history_id or (known is not None and known.id == history_id):
             return []
         last = self._backend.last_session(self._server_id)
         last_session = None if last.timestamp is None else last.session

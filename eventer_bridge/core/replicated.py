@@ -15,6 +15,7 @@ from functools import partial
 from eventer_bridge import limits
 from eventer_bridge.backends import history
 from eventer_bridge.backends.base import HighWaterMark, failed
+from eventer_bridge.backends.rocksdb.member import AppliedBlock
 from eventer_bridge.core.session import REMOTE_SOURCE, is_large, payload_bytes, resolve
 from eventer_bridge.core.session_core import SessionCore
 from eventer_bridge.errors import EventerBridgeError, InvalidEventError, StorageError
@@ -65,10 +66,7 @@ class ReplicaCore(SessionCore):
         if error is not None:
             return failed(self._loop.create_future(), error)
         n_bytes = payload_bytes(events)
-        found = history.of_session(events)
-        if found is not None and found != self.histories.get(server_id):
-            self.histories = {**self.histories, server_id: found}
-            self._notify_other_history(server_id)
+        self._note_history(events)
         if self._is_in_pair:
             self._session_ids.see(events[0].timestamp)
         if is_large(len(events), n_bytes) or self._handing_over.is_busy:
@@ -89,6 +87,46 @@ class ReplicaCore(SessionCore):
         self._add_pending(len(events), n_bytes)
         self._track([batch], commit)
         return commit
+
+    async def note_applied(self, blocks: Sequence[AppliedBlock]) -> None:
+        """Notify observers of what another member of the group registered; it is stored here.
+
+        Returns when they are, so that there is never much to be notified.
+        """
+        done: asyncio.Future[None] = self._loop.create_future()
+        self._notifying.add(partial(self._notify_applied, blocks, done))
+        await done
+
+    def _notify_applied(
+        self, blocks: Sequence[AppliedBlock], done: asyncio.Future[None]
+    ) -> Steps[None]:
+        try:
+            for block in blocks:
+                self._persisted[block.server] = block.last_session
+                if block.has_type(history.type_of(block.server)):
+                    for events in (yield from block.sessions()):
+                        self._note_history(events)
+                if not any(self._hearing.values()):
+                    continue
+                for events in (yield from block.sessions()):
+                    batch = yield from stored_in_steps(events, self.types)
+                    batch.source, batch.committed = REMOTE_SOURCE, self._loop.create_future()
+                    batch.committed.set_result(None)
+                    batch.is_large = batch.is_stepwise = is_large(len(batch), batch.payload_bytes)
+                    for persisted in False, True:
+                        yield from self._notify_in_turn(batch, persisted=persisted)
+        except Exception as e:
+            self._on_unnotified(e, persisted=True)
+        finally:
+            if not done.done():
+                done.set_result(None)
+
+    def _note_history(self, events: Sequence[Event]) -> None:
+        """Note the history that a session announces, if it does."""
+        server_id, found = events[0].id.server, history.of_session(events)
+        if found is not None and found != self.histories.get(server_id):
+            self.histories = {**self.histories, server_id: found}
+            self._notify_other_history(server_id)
 
     def note_missing(self, last: EventId) -> None:
         """Note that events of a server up to this one will never come.

@@ -116,11 +116,16 @@ class SessionCore(EventCore):
         self._own_ended = asyncio.Event()  # set while there are none of them
         self._own_ended.set()
         self._uncommitted: dict[asyncio.Future[None], _Uncommitted] = {}
-        self._persisted = {i: backend.last_session(i).session for i in backend.servers()}
+        self._persisted: dict[int, int] = {}
+        self._note_stored()
         self._unnotified: set[Batch] = set()  # of those whose outcome is not known
         self._handing_over = WorkQueue()
         self._last_replicated: dict[int, asyncio.Future[None]] = {}  # by server
         self._keyed = KeyedRequests(backend, self._register)
+
+    def _note_stored(self) -> None:
+        backend = self._backend
+        self._persisted = {i: backend.last_session(i).session for i in backend.servers()}
 
     @property
     @override
@@ -128,6 +133,11 @@ class SessionCore(EventCore):
         if self._phase is Status.OPERATIONAL and self.fault is not None:
             return Status.STANDBY
         return self._phase
+
+    @property
+    def is_following(self) -> bool:  # type: ignore[override]
+        """See ``EventCore``."""
+        return self._backend.is_passive
 
     @property
     def fault(self) -> str | None:
@@ -165,6 +175,11 @@ class SessionCore(EventCore):
     @override
     def submit(self, batches: list[Batch]) -> None:
         if are_keyed(batches):
+            if self._backend.is_passive:
+                error = NotOperationalError(f"server is {self.status.name}, not OPERATIONAL")
+                for batch in batches:
+                    batch.committed = failed(self._loop.create_future(), error)
+                return
             if self._backend.is_keeping:
                 self._keyed.register(batches)
                 return

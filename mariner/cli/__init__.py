@@ -107,7 +107,7 @@ main = click.version_option(__version__, prog_name="mariner")(
             **{i: f"mariner.cli.running:{i}" for i in ("cursors", "reload")},
             "disconnect": "mariner.cli.connections:disconnect",
             **{i: f"mariner.cli.local:{i}" for i in ("completion", "token")},
-            **{i: f"mariner.cli.{i}:{i}" for i in ("init", "rsb", "status", "store")},
+            **{i: f"mariner.cli.{i}:{i}" for i in ("group", "init", "rsb", "status", "store")},
             "eventer": "mariner.cli:eventer",
             "certs": "mariner_certs.cli:certs",
         },

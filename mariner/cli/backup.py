@@ -10,6 +10,7 @@ import click
 from eventer_bridge import limits
 from eventer_bridge.backends.rocksdb import control, database, directories
 from eventer_bridge.backends.rocksdb.holder import holder
+from eventer_bridge.backends.rocksdb.member import read_group
 from eventer_bridge.backends.rocksdb.restoring import Restored, ext_begin_history, ext_rewind
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.errors import StorageError
@@ -120,12 +121,21 @@ def _keep(store: Path, where: str, n_kept: int | None) -> None:
     help="Leave out events with later timestamps, for a gateway whose clock was wrong; a date"
     f" includes its whole day. {TIME_HELP}",
 )
+@click.option(
+    "--member",
+    "is_member",
+    is_flag=True,
+    help="Of a group: nothing is gone, as it goes on from the log of the group; so no history"
+    " begins. Without it, the store leaves the group.",
+)
 def restore(
     conf: Path,
     paths: tuple[Path, ...],
+    *,
     place: str | None,
     name: str | None,
     until: Timestamp | None,
+    is_member: bool,
 ) -> None:
     """Make a store from a backup.
 
@@ -140,6 +150,8 @@ def restore(
     """
     if name is not None and place is None:
         raise click.UsageError("--name needs --from.")
+    if is_member and until is not None:
+        raise click.UsageError("--member and --until exclude each other.")
     *sources, store = resolve(_RESTORE if place is None else _RESTORE[1:], conf, paths)
     started = time.monotonic()
     with store_errors():
@@ -148,12 +160,23 @@ def restore(
         source, copy = _kept(place, name) if place is not None else _directory(sources[0], store)
         with directories.new_directory(store) as path:
             copy(path)
-            n_left_out = 0 if until is None else ext_rewind(path, until)
-            restored = ext_begin_history(path)
+            if is_member:
+                text = _position(path, source)
+            else:
+                n_left_out = 0 if until is None else ext_rewind(path, until)
+                text = _consequences(ext_begin_history(path))
     _print_summary("restored", source, store, started)
     if until is not None:
         output.write_text(f"left out after {until.to_iso()}: {counted(n_left_out, 'event')}")
-    output.write_text(_consequences(restored))
+    output.write_text(text)
+
+
+def _position(path: Path, source: str) -> str:
+    with control.open_read_only(path) as opened:
+        row = read_group(opened)
+    if row is None:
+        raise StorageError(f"{source}: it is not the store of a member of a group")
+    return f"it goes on behind position {row.position} of the log of its group"
 
 
 def _directory(path: Path, store: Path) -> _Source:

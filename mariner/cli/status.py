@@ -53,10 +53,10 @@ def status(
 ) -> None:
     """Show what a running gateway is doing.
 
-    Its state, store, connections, clients with their rates and how much of their quotas they use,
-    the connections that read too slowly, cursors, remote servers, modules, days that certificates
-    are valid, and the last errors. At most 1,000 clients and 1,000 cursors, those that are furthest
-    behind first. Rates are measured for a second.
+    Its state, store, group and its members, connections, clients with their rates and how much of
+    their quotas they use, the connections that read too slowly, cursors, remote servers, modules,
+    days that certificates are valid, and the last errors. At most 1,000 clients and 1,000 cursors,
+    those that are furthest behind first. Rates are measured for a second.
 
     With --connections, each connection in place of that: its client and address, for how long it is
     connected, version of TLS and certificate, what it subscribed to, bytes it sends and is sent a
@@ -98,7 +98,10 @@ def _screen(*, is_live: bool) -> Iterator[Callable[[RenderableType], None]]:
 
 def render(status: gateway.GatewayStatus) -> RenderableType:
     """The status, the most important first."""
-    parts: list[RenderableType] = [_summary(status), "", _wires(status.wires)]
+    parts: list[RenderableType] = [_summary(status)]
+    if status.group is not None and status.group.members:
+        parts += ["", members(status.group.members)]
+    parts += ["", _wires(status.wires)]
     if status.clients:
         parts += ["", _clients(status.clients, status.clients_left_out)]
     if status.slowest:
@@ -140,6 +143,9 @@ def _summary(status: gateway.GatewayStatus) -> Table:
     if status.store is not None:
         for key, text in _store(status.store):
             table.add_row(key, Text(printable(text)))
+    if status.group is not None:
+        for key, text in _group(status.group):
+            table.add_row(key, Text(printable(text)))
     if status.modules:
         table.add_row("modules", Text(printable(", ".join(status.modules))))
     for key, days in sorted(status.days_left.items(), key=lambda i: i[1]):
@@ -160,6 +166,40 @@ def _store(store: gateway.StoreStatus) -> Iterator[tuple[str, str]]:
     commit = "no commit yet" if ago_s is None else f"last commit {duration(ago_s)} ago"
     queries = f"{store.queries_running} running, {store.queries_waiting} waiting"
     yield "", f"{commit}, {waiting}; queries: {queries}"
+
+
+def _group(group: gateway.GroupStatus) -> Iterator[tuple[str, str]]:
+    since = "" if group.since is None else f" since {group.since}"
+    if group.epoch is None:
+        active = "its log was not read yet"
+    elif group.active is None:
+        active = f"no member is active{since}"
+    else:
+        active = f"member {group.active} is active{since}"
+    epoch = "" if group.epoch is None else f", epoch {group.epoch:,}"
+    yield "group", f"{group.name}: this is member {group.member}; {active}{epoch}"
+    position = f"position {group.position:,}"
+    if group.acknowledged is not None:
+        position += f" of {group.acknowledged:,}"
+    behind = f", {duration(group.lag_s)} behind" if group.lag_s else ""
+    kept = "" if group.log_records is None else f"; records in its log: {group.log_records:,}"
+    yield "", f"{position}{behind}{kept}; its log changed {duration(group.silent_s)} ago"
+
+
+def members(found: list[gateway.MemberStatus]) -> Table:
+    """The members of a group."""
+    names = "MEMBER", "STATE", "POSITION", "RECORDS BEHIND", "BEHIND", "LAST SEEN"
+    table = output.table(*names, left=2)
+    for i in found:
+        table.add_row(
+            Text(printable(i.name)),
+            Text("active", "green") if i.is_active else Text("follower"),
+            f"{i.position:,}",
+            f"{i.lag_records:,}",
+            duration(i.lag_s) if i.lag_s else "",
+            f"{duration(i.seen_s)} ago",
+        )
+    return table
 
 
 def _wires(wires: dict[str, gateway.WireStatus]) -> Table:

@@ -9,6 +9,7 @@ import click
 
 from eventer_bridge import limits
 from eventer_bridge.backends.rocksdb import contents, control, database, directories
+from eventer_bridge.backends.rocksdb.compare import ext_compare
 from eventer_bridge.backends.rocksdb.info import StoreInfo, ext_info, ext_servers
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.backends.rocksdb.verify import ext_verify
@@ -63,7 +64,16 @@ def info(conf: Path, paths: tuple[Path, ...], is_json: bool) -> None:
     help="STORE was restored from a backup of the gateway with this configuration: if there are no"
     " findings, it is told, and `/metrics` and the console show when that was.",
 )
-def verify(conf: Path, paths: tuple[Path, ...], drill_of: Path | None) -> None:
+@click.option(
+    "--against",
+    type=DIRECTORY,
+    metavar="OTHER",
+    help="Compare the store with another one instead, row for row: those of the members of a group"
+    " are equal when they have come to the same position.",
+)
+def verify(
+    conf: Path, paths: tuple[Path, ...], drill_of: Path | None, against: Path | None
+) -> None:
     """Check a store: every row of every index, and the indexes against each other.
 
     Request keys, cursors and parked events are checked too.
@@ -75,6 +85,9 @@ def verify(conf: Path, paths: tuple[Path, ...], drill_of: Path | None) -> None:
     Exit code 0: no findings; 1: findings, or it cannot be read; 2: wrong usage.
     """
     [path] = resolve(_STORE, conf, paths)
+    if against is not None:
+        _compare(path, against)
+        return
     drilled = None if drill_of is None else store_of(drill_of)
     listing = _Listing()
     with (
@@ -96,6 +109,22 @@ def verify(conf: Path, paths: tuple[Path, ...], drill_of: Path | None) -> None:
             control.tell(drilled, "drilled", str(path))
         except EventerBridgeError as e:  # one of an older version, perhaps: the drill is a good one
             report(f"warning: the gateway is not told: {e}")
+
+
+def _compare(path: Path, other: Path) -> None:
+    listing = _Listing()
+    with (
+        store_errors(),
+        control.open_read_only(path) as opened,
+        control.open_read_only(other) as against,
+        output.progress("compare") as on_progress,
+    ):
+        n_rows = ext_compare(opened, against, listing, on_progress)
+    listing.write()
+    found = counted(listing.count, "difference") if listing.count else "equal"
+    output.write_text(f"{path}, {other}: {counted(n_rows, 'row')}: {found}")
+    if listing.count:
+        raise CommandError("", EXIT_FAILED)
 
 
 @store.command()

@@ -23,6 +23,7 @@ from eventer_bridge.backends.retention import RetentionRule
 from eventer_bridge.core.quotas import ClientQuota
 from eventer_bridge.core.rights import ClientConfig
 from eventer_bridge.core.tokens import TokenConfig, TokenSource, without_token
+from eventer_bridge.group.dsn import PostgresqlConfig
 from eventer_bridge.model import EventType
 from mariner.gateway.logs.audit import AuditConfig
 from mariner.gateway.tracing import TracesConfig
@@ -127,6 +128,17 @@ class MonitorConfig(msgspec.Struct, frozen=True):
     group: str
 
 
+class GroupConfig(msgspec.Struct, frozen=True):
+    """The commit log of a group, and this gateway in it; ``keep`` is in seconds."""
+
+    log: PostgresqlConfig
+    name: str
+    member: str
+    takeover_s: float = 5.0
+    keep: float = 7 * 86_400.0
+    unreplicated: bool = False
+
+
 class RsbConfig(msgspec.Struct, frozen=True):
     """The RSB bus; events on ``scopes_in`` are registered, those on ``scopes_out`` sent."""
 
@@ -155,6 +167,7 @@ class CoreConfig(msgspec.Struct, frozen=True):
     eventer_server: EventerServerConfig | None = None
     replication: tuple[ReplicationConfig, ...] = ()
     monitor: MonitorConfig | None = None
+    group: GroupConfig | None = None
     rsb: RsbConfig | None = None
 
 

@@ -22,6 +22,8 @@ from eventer_bridge.core import payload_schemas, tokens
 from eventer_bridge.core.rights import ClientConfig
 from eventer_bridge.core.tokens import TokenConfig
 from eventer_bridge.errors import ConfigurationError, StorageError
+from eventer_bridge.group.dsn import PostgresqlConfig, require_driver
+from eventer_bridge.resources import open_regular
 from mariner import limits
 from mariner.gateway import config as configs
 from mariner.gateway import tracing
@@ -68,6 +70,18 @@ def _looks(config: GatewayConfig) -> Iterator[tuple[str, Callable[[], object]]]:
         # the other servers of the group present it
         key = "event_core.eventer_server.token"
         yield key, functools.partial(tokens.read_own, core.eventer_server.token, key)
+    if core is not None and core.group is not None:
+        yield "event_core.group", require_driver
+        yield "event_core.group.log.password_file", core.group.log.password
+        for name, file in core.group.log.files().items():
+            yield f"event_core.group.log.dsn: {name}", functools.partial(_look_at_file, file)
+
+
+def _look_at_file(path: Path) -> None:
+    try:
+        open_regular(path).close()
+    except OSError as e:
+        raise ConfigurationError(f"{path}: {e.strerror}") from None
 
 
 def _look_at_trail(audit: AuditConfig | None) -> None:
@@ -136,6 +150,12 @@ def audit(path: Path, config: GatewayConfig) -> list[str]:
         found.append(f"{key}.token: null: {who} may do everything")
     if _has_tokens(config) and (mode := _open_mode(path)):
         found.append(f"has tokens, and users other than its owner can read it: mode {mode}")
+    if (
+        (log := _log_of_group(config)) is not None
+        and log.has_password
+        and (mode := _open_mode(path))
+    ):
+        found.append(f"has a password, and users other than its owner can read it: mode {mode}")
     for key, token in client_tokens(config).items():
         found += _token_findings(key, token)
     for key, file in _secret_files(config):
@@ -234,6 +254,16 @@ def _secret_files(config: GatewayConfig) -> Iterator[tuple[str, Path]]:
         for source in tokens.sources(token):
             if source.file is not None:
                 yield f"{key}.file", source.file
+    if (log := _log_of_group(config)) is not None:
+        if log.password_file is not None:
+            yield "event_core.group.log.password_file", log.password_file
+        if (key_file := log.files().get("sslkey")) is not None:
+            yield "event_core.group.log.dsn: sslkey", key_file
+
+
+def _log_of_group(config: GatewayConfig) -> PostgresqlConfig | None:
+    core = config.event_core
+    return None if core is None or core.group is None else core.group.log
 
 
 def _client_findings(

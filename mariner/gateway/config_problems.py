@@ -14,6 +14,7 @@ from jsonschema.exceptions import ValidationError
 from eventer_bridge import errors
 from eventer_bridge.backends.retention import LIMITS
 from eventer_bridge.core import payload_schemas, tokens
+from eventer_bridge.group.dsn import PostgresqlConfig
 from eventer_bridge.model import check_registrable
 from eventer_bridge.modules import loading as modules
 from eventer_bridge.rsb.event import parse_scope
@@ -210,6 +211,8 @@ def _core_problems(core: Mapping[str, Any], known: Container[Any]) -> Iterator[s
         ids.add(remote["server_id"])
     if "monitor" in core:
         yield from _monitor_problems(core)
+    if "group" in core:
+        yield from _group_problems(core)
     yield from _rsb_problems("event_core.rsb", core.get("rsb", {}))
 
 
@@ -224,6 +227,23 @@ def _monitor_problems(core: Mapping[str, Any]) -> Iterator[str]:
             f"{key}.host: {host!r}: expected the name or address at which others reach this"
             " server: the Monitor Server passes it to them"
         )
+
+
+def _group_problems(core: Mapping[str, Any]) -> Iterator[str]:
+    key, group = "event_core.group", core["group"]
+    if problem := PostgresqlConfig(group["log"]["dsn"]).problem():
+        yield f"{key}.log.dsn: ***: {problem}"
+    for name in ("takeover_s", "keep"):
+        if math.isnan(group.get(name, 0)):
+            yield f"{key}.{name}: nan: expected a number"
+    if core["backend"]["type"] != "rocksdb":
+        yield f"event_core.backend.type: {core['backend']['type']}: expected rocksdb, for a group"
+    for name in ("monitor", "replication"):
+        if core.get(name):
+            yield (
+                f"event_core.{name}: expected either {name} or group: the log of the group says who"
+                " is active, and brings the events"
+            )
 
 
 def _rsb_problems(key: str, rsb: Mapping[str, Any]) -> Iterator[str]:

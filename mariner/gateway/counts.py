@@ -28,6 +28,7 @@ from eventer_bridge.core.cursors import Cursor, Cursors
 from eventer_bridge.core.engine import Engine
 from eventer_bridge.core.quotas import Account, Accounts
 from eventer_bridge.errors import EventerBridgeError, Refusal
+from eventer_bridge.group.member import GroupMember
 from eventer_bridge.model import Order, QueryTimeseriesParams, Status
 from eventer_bridge.net.stats import CloseReason, RefusedSlot, ServerStats
 from eventer_bridge.net.stream import Stream
@@ -84,6 +85,7 @@ class Counted(Protocol):
     access: Access
     core: EventCore
     backend: Backend | None
+    member: GroupMember | None
     is_reloaded: bool
 
     @property
@@ -114,6 +116,7 @@ def tree(gateway: Counted) -> Node:
             "clock_ahead_s": core.clock_ahead_s if isinstance(core, Engine) else None,
         },
         "store": None if gateway.backend is None else _store(gateway.backend),
+        "groups": _groups(gateway),
         "cursors": None
         if core.cursors is None
         else _cursors_by_client(core.cursors, gateway.access.authenticators["mariner"].names),
@@ -145,6 +148,47 @@ def _store(backend: Backend) -> Node:
         "drilled_s": None if control is None else control.drilled_s,
         "queries_running": load.running,
         "queries_waiting": load.waiting,
+    }
+
+
+def _groups(gateway: Counted) -> Node | None:
+    member, core = gateway.member, gateway.config.event_core
+    if member is None or core is None or core.group is None:
+        return None
+    return {core.group.name: _group(member)}
+
+
+def _group(member: GroupMember) -> Node:
+    """Of the group of a member, as this one knows it; None: it has not read the log yet."""
+    state, now_s = member.state, time.monotonic()
+    acknowledged, active = (0, None) if state is None else (state.acknowledged, state.active)
+    node: Node = {
+        "is_active": member.is_active,
+        "position": member.position,
+        "lag_records": member.lag_records,
+        "lag_s": member.lag_s,
+        "silent_s": now_s - member.changed_at_s,
+        "takeovers": member.takeovers,
+        "members": {
+            i.name: {
+                "is_active": i.name == active,
+                "position": i.position,
+                # the active one has what it wrote
+                "lag_records": 0 if i.name == active else max(0, acknowledged - i.position),
+                "lag_s": 0.0 if i.name == active else i.lag_s,
+                "seen_s": i.seen_s + now_s - member.members_at_s,
+            }
+            for i in member.members
+        },
+    }
+    if (own := node["members"].get(member.name)) is not None:  # it knows more than it told
+        own |= {i: node[i] for i in ("position", "lag_records", "lag_s")}
+    return node | {
+        "n_members": len(member.members),
+        "epoch": None if state is None else state.epoch,
+        "since_s": None if state is None else state.since_s,
+        "acknowledged": None if state is None else state.acknowledged,
+        "log_records": None if state is None else state.position - state.trimmed,
     }
 
 
@@ -241,7 +285,7 @@ class StatusReport:
         oldest = None if gateway.backend is None else await _oldest(gateway.backend)
         slowest = await slices.run(self._slowest())
         clients = await slices.run(self._clients())
-        counts, core = tree(gateway), gateway.config.event_core
+        counts, core, member = tree(gateway), gateway.config.event_core, gateway.member
         if gateway.backend is not None and core is not None:
             counts["store"] |= {
                 "backend": type(core.backend).__struct_config__.tag,
@@ -265,6 +309,7 @@ class StatusReport:
             "slowest": slowest,
             "cursors": [] if gateway.core.cursors is None else _cursors(gateway.core.cursors),
             "remotes": [_remote(i) for i in gateway.remote_servers],
+            "group": None if member is None else _group_status(member, counts["groups"]),
             "modules": [] if core is None else [str(i["module"]) for i in core.modules],
             "days_left": {
                 key: round((moment_s - now_s) / 86_400, 2)
@@ -342,6 +387,22 @@ def _cursors(cursors: Cursors) -> list[Node]:
     return [
         {j: getattr(i, j) for j in names} | {"is_connected": i.holder is not None} for i in found
     ]
+
+
+def _group_status(member: GroupMember, groups: Node) -> Node:
+    [(name, node)] = groups.items()
+    members = [{"name": i} | its for i, its in node["members"].items()]
+    members.sort(key=lambda i: (-i["lag_s"], -i["lag_records"], -i["seen_s"]))
+    active = None if member.state is None else member.state.active
+    since = None if node["since_s"] is None else datetime.fromtimestamp(node["since_s"], UTC)
+    return {
+        **node,
+        "name": name,
+        "member": member.name,
+        "active": active,
+        "since": None if since is None else since.isoformat(timespec="seconds"),
+        "members": members,
+    }
 
 
 # --- the audit trail ------------------------------------------------------------------------

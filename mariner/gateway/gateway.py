@@ -16,6 +16,7 @@ from eventer_bridge import chatter
 from eventer_bridge.backends import dummy, rocksdb
 from eventer_bridge.backends.base import Backend
 from eventer_bridge.backends.rocksdb import RocksDbBackend
+from eventer_bridge.backends.rocksdb.member import MemberBackend, create_member
 from eventer_bridge.control import server as control_server
 from eventer_bridge.control.server import ControlServer
 from eventer_bridge.core import engine, tokens
@@ -27,6 +28,7 @@ from eventer_bridge.core.tokens import ScryptChecks
 from eventer_bridge.errors import ControlError, EventerBridgeError
 from eventer_bridge.eventer import server as eventer_server
 from eventer_bridge.eventer.server import EventerServer
+from eventer_bridge.group.member import GroupMember
 from eventer_bridge.model import QueryParams
 from eventer_bridge.net.admission import Admission
 from eventer_bridge.net.quota import Descriptors
@@ -37,7 +39,7 @@ from eventer_bridge.resources import Resource, call_on_cancel, closed_on_error
 from eventer_bridge.rsb import bridge as rsb_bridge
 from eventer_bridge.rsb.event import parse_scope
 from mariner import limits, server
-from mariner.gateway import access, connection_requests, cursor_requests
+from mariner.gateway import access, connection_requests, cursor_requests, group_requests
 from mariner.gateway import config as configs
 from mariner.gateway.counts import RegistrationsAudit, RemoteServer, Wire
 from mariner.gateway.metrics import CountsCollector, Metrics
@@ -100,6 +102,7 @@ class Gateway(Resource):
     Attributes:
         config, access: in use.
         backend: the store; None: there is none, in relay mode.
+        member: of a group; None: it belongs to none.
         mariner, eventer_server, rsb, http: what listens; None: it is not configured.
         is_reloaded: whether the last reload succeeded, for metrics.
         failed: the part that closed by itself (a store that fails); None: no part did.
@@ -127,6 +130,7 @@ class Gateway(Resource):
         self.backend: Backend | None = None
         self._engine: engine.Engine | None = None
         self._monitor: Monitor | None = None
+        self.member: GroupMember | None = None
         self.core: EventCore
         self.mariner: server.MarinerServer
         self.eventer_server: EventerServer | None = None
@@ -275,8 +279,10 @@ class Gateway(Resource):
             self._own(self.http, "http server")
         if config.control is not None:
             self._control = await self._listen_to_operators(config.control)
-        listing = functools.partial(connection_requests.answer, self)
-        handlers = {connection_requests.REQUEST: listing}
+        handlers = {
+            of.REQUEST: functools.partial(of.answer, self)
+            for of in (connection_requests, group_requests)
+        }
         if self.core.cursors is not None:
             answer = functools.partial(cursor_requests.answer, self.core.cursors)
             handlers[cursor_requests.REQUEST] = answer
@@ -312,7 +318,7 @@ class Gateway(Resource):
         self._own(backend, "backend")
         core = self._engine = _create_engine(config, backend)
         self._own(core, "engine")
-        if config.monitor is None:
+        if config.monitor is None and config.group is None:
             await core.start()
         else:  # it answers clients before it is active
             await core.read_histories()
@@ -335,6 +341,9 @@ class Gateway(Resource):
         if config.monitor is not None:
             self._monitor = self._join(config, config.monitor, core)
             self._own(self._monitor, "monitor")
+        if config.group is not None:
+            self.member = self._follow(config.group, core)
+            self._own(self.member, "member of the group")
         if config.rsb is not None:
             self.rsb = await rsb_bridge.create(
                 core,
@@ -358,6 +367,24 @@ class Gateway(Resource):
         member = monitor.Member(self.config.name, group.group, address, token)
         at = chatter.Address(group.host, group.port)
         return monitor.Monitor(core, at, member, self._replications, accepts_loss=self._accept_loss)
+
+    def _follow(self, config: configs.GroupConfig, core: engine.Engine) -> "GroupMember":
+        # asyncpg is an extra
+        from eventer_bridge.group.postgresql import PostgresqlLog  # noqa: PLC0415
+
+        assert isinstance(self.backend, MemberBackend)
+        log = PostgresqlLog(
+            config.log, config.name, config.takeover_s, unreplicated=config.unreplicated
+        )
+        self._own(log, "log of the group")
+        return GroupMember(
+            core,
+            self.backend,
+            log,
+            config.member,
+            takeover_s=config.takeover_s,
+            keep_s=config.keep,
+        )
 
     def _rsb_settings(self, config: configs.RsbConfig) -> rsb_bridge.BridgeSettings:
         return rsb_bridge.BridgeSettings(
@@ -390,6 +417,9 @@ class Gateway(Resource):
                     if self._monitor is not None:  # it would start the engine again
                         self.waits_for = "monitor"
                         await self._monitor.async_close()
+                    if self.member is not None:  # likewise
+                        self.waits_for = "member of the group"
+                        await self.member.async_close()
                     self.waits_for = "engine"
                     await self._engine.stop(is_last=True)
             except TimeoutError:
@@ -432,6 +462,13 @@ async def _create_backend(
         case configs.MemoryConfig():
             return await rocksdb.create_temporary(
                 backend.retention, key_retention=backend.request_keys
+            )
+        case configs.RocksDbConfig() if config.group is not None:
+            return await create_member(
+                backend.path,
+                on_commit=metrics.on_commit,
+                retention=backend.retention,
+                key_retention=backend.request_keys,
             )
         case configs.RocksDbConfig():
             return await rocksdb.create(

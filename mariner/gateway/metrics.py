@@ -62,6 +62,35 @@ FAMILIES: Final[tuple[_Family, ...]] = (
      "When a backup was last restored, and found to be right, by the drill; 0: never"),
     (_G, "store_free_bytes", "store.free_bytes",
      "Bytes that are free on the disk of the store"),
+    (_G, "group_active", "groups.{group}.is_active", "1 if this member is the active one"),
+    (_G, "group_epoch", "groups.{group}.epoch", "Rises each time that a member becomes active"),
+    (_G, "group_changed_timestamp_seconds", "groups.{group}.since_s",
+     "When a member last became active, or stepped down, in seconds since 1970 UTC"),
+    (_C, "group_takeovers", "groups.{group}.takeovers",
+     "Times that this member became active after one that had not stepped down"),
+    (_G, "group_position", "groups.{group}.position",
+     "Position of the last record of the group's log that this store has"),
+    (_G, "group_acknowledged_position", "groups.{group}.acknowledged",
+     "Position of the last record of the log that is known to be acknowledged"),
+    (_G, "group_lag_records", "groups.{group}.lag_records",
+     "Acknowledged records that this store does not have yet"),
+    (_G, "group_lag_seconds", "groups.{group}.lag_s",
+     "Seconds for which this store has been behind the log"),
+    (_G, "group_silent_seconds", "groups.{group}.silent_s",
+     "Seconds since this member saw the log change: else it cannot be used, or nobody is active"),
+    (_G, "group_log_records", "groups.{group}.log_records",
+     "Records in the log: those that a member may not have"),
+    (_G, "group_members", "groups.{group}.n_members", "Members of the group"),
+    (_G, "group_member_active", "groups.{group}.members.{member}.is_active",
+     "1 if a member is the active one, as this one knows"),
+    (_G, "group_member_position", "groups.{group}.members.{member}.position",
+     "Position of the last record of the log that a member's store has"),
+    (_G, "group_member_lag_records", "groups.{group}.members.{member}.lag_records",
+     "Acknowledged records that a member's store does not have yet"),
+    (_G, "group_member_lag_seconds", "groups.{group}.members.{member}.lag_s",
+     "Age of the first record of the log that a member's store does not have"),
+    (_G, "group_member_seen_seconds", "groups.{group}.members.{member}.seen_s",
+     "Seconds since a member told the group of itself, which it does each second"),
     (_G, "cursors", "cursors.{client}.cursors", "Cursors of a client"),
     (_G, "cursors_connected", "cursors.{client}.connected", "Cursors that a connection has"),
     (_G, "cursor_lag_events", "cursors.{client}.lag_events",
@@ -242,10 +271,12 @@ class RsbLatency(Histogram):
                 part.observe(max(0, end_us - begin_us) / self._US)
 
 
-_SYNC: Final = "Duration of a sync to disk, the last one of each commit"
+_SYNC: Final = (
+    "Duration of a sync to disk, the last one of each commit; in a group, of its record to the log"
+)
 _LATE: Final = "Time by which a periodic call of the event loop was late"
 _HISTOGRAMS: Final[tuple[tuple[str, str, Sequence[float], Sequence[str]], ...]] = (
-    ("commit_seconds", "Duration of a group commit, synced to disk", _LATENCY_BOUNDS_S, ()),
+    ("commit_seconds", "Duration of a group commit, until it is durable", _LATENCY_BOUNDS_S, ()),
     ("commit_events", "Events of a group commit", _GROUP_BOUNDS, ()),
     ("sync_seconds", _SYNC, _LATENCY_BOUNDS_S, ()),
     ("loop_lag_seconds", _LATE, _LATENCY_BOUNDS_S, ()),

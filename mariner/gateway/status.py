@@ -117,10 +117,52 @@ class RemoteStatus(msgspec.Struct, frozen=True):
     lag_events: int | None = None
 
 
+class MemberStatus(msgspec.Struct, frozen=True):
+    """A member of a group, as it told of itself ``seen_s`` ago, each second.
+
+    ``position`` is of the last record of the group's log that its store has, ``lag_records`` are
+    acknowledged ones behind that, ``lag_s`` the age of the first of them.
+    """
+
+    name: str
+    is_active: bool
+    position: int
+    lag_records: int
+    lag_s: float
+    seen_s: float
+
+
+class GroupStatus(msgspec.Struct, frozen=True):
+    """The group of a gateway, as its ``member`` knows it; lags as of :class:`MemberStatus`.
+
+    ``active``: the member that is, ``since`` (ISO 8601) it claimed ``epoch``; None: none is, since
+    then. ``log_records``: that its log holds for members that may not have them. ``silent_s``: for
+    how long the log has not changed, as it does several times within ``takeover_s`` while it can be
+    used and a member is active. ``takeovers``: claims of this member after another active one, or
+    itself, ended without a release. Members come with those that are furthest behind first.
+    """
+
+    name: str
+    member: str
+    is_active: bool
+    active: str | None
+    since: str | None
+    epoch: int | None
+    position: int
+    acknowledged: int | None
+    log_records: int | None
+    lag_records: int
+    lag_s: float
+    silent_s: float
+    takeovers: int
+    members: list[MemberStatus]
+
+
 class GatewayStatus(msgspec.Struct, frozen=True):
     """See the module. ``status``: OPERATIONAL or why not; ``not_ready``: why it could not serve.
 
-    ``started`` is in ISO 8601, ``uptime_s`` ago. ``store``: None in relay mode. Clients, slowest
+    ``started`` is in ISO 8601, ``uptime_s`` ago. ``store``: None in relay mode. ``group``: None if
+    it belongs to none. Clients, slowest
     connections and cursors (at most ``limits.MAX_CURSORS``) come with those that are furthest
     behind first, then the busiest; so many clients are left out. ``days_left`` are of certificates
     and revocation lists, by their keys. ``is_reloaded``: whether the last reload, if any,
@@ -141,6 +183,7 @@ class GatewayStatus(msgspec.Struct, frozen=True):
     slowest: list[ConnectionStatus]
     cursors: list[CursorStatus]
     remotes: list[RemoteStatus]
+    group: GroupStatus | None
     modules: list[str]
     days_left: dict[str, float]
     is_reloaded: bool

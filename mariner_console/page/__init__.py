@@ -44,8 +44,11 @@ def _panels(
     login: UserSession, watcher: Watcher, watchers: Sequence[Watcher]
 ) -> dict[str, Callable[[], Panel]]:
     writer = login.user.name if login.user.may_register else None
+    may_step_down = writer is not None and watcher.config.control is not None
+    step_down = watcher.request_step_down if may_step_down else None
+    views = [i.view for i in watchers]
     made: dict[str, Callable[[], Panel]] = {
-        "Overview": lambda: overview.OverviewPanel(watcher.view, [i.view for i in watchers]),
+        "Overview": lambda: overview.OverviewPanel(watcher.view, views, writer, step_down),
         "Clients": lambda: clients.ClientsPanel(watcher),
         "Connections": lambda: connections.ConnectionsPanel(watcher, writer),
         "Cursors": lambda: clients.CursorsPanel(watcher, writer),

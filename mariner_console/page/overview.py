@@ -10,14 +10,24 @@ from typing_extensions import override
 
 from mariner_console import texts
 from mariner_console.page import parts
+from mariner_console.page.group import GroupCard, StepDownCb
 from mariner_console.page.parts import Columns, Panel, TextTable
 from mariner_console.view import Alarm, GatewayView, Point, Problem, Scrape, find_problems
 
 
 class OverviewPanel(Panel):
-    """All gateways at a glance; of the one that is looked at, rates, latencies and problems."""
+    """All gateways at a glance; of the one that is looked at, rates, latencies and problems.
 
-    def __init__(self, view: GatewayView, others: Sequence[GatewayView]) -> None:
+    ``writer`` and ``step_down`` as of ``GroupCard``.
+    """
+
+    def __init__(
+        self,
+        view: GatewayView,
+        others: Sequence[GatewayView],
+        writer: str | None = None,
+        step_down: StepDownCb | None = None,
+    ) -> None:
         self._view = view
         self._others = others
         self._shown: tuple[bool, list[Problem]] | None = None
@@ -34,6 +44,7 @@ class OverviewPanel(Panel):
             self._problems = ui.column().classes("gap-1").props("role=status")
             with ui.element("div").classes("console-figures"):
                 self._figures = {title: parts.Figure(title) for title in _figures(view, 0)}
+        self._group = GroupCard(view, writer, step_down)
         with ui.element("div").classes("console-grid"):
             with parts.card("Events a second"):
                 self._rates = parts.TimeChart("Events a second over the last five minutes", "1/s")
@@ -51,6 +62,7 @@ class OverviewPanel(Panel):
         for title, text in _figures(self._view, at_s).items():
             is_of_now = is_seen and (is_measured or title in _OF_CONNECTION)
             self._figures[title].set(text, is_old=not is_of_now)
+        self._group.refresh(is_old=not (is_seen and is_measured))
         shown = is_seen, find_problems(self._view, now_s, at_s)
         if shown != self._shown:
             self._shown = shown

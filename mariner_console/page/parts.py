@@ -205,6 +205,8 @@ class TextTable(Generic[T]):
         if on_pick is not None or detail is not None:
             self._table.add_slot("body", _ROW)
             self._table.on("pick", lambda e: self._toggle(e.args))
+        else:
+            self._table.props(':table-row-class-fn="row => row.style"')
 
     def texts(self, item: T) -> list[str]:
         """The texts of an item."""

@@ -20,8 +20,11 @@ from tests.eventer_bridge.rsb.samples import sample
 from tests.support.certificates import make_certificates
 from tests.support.gateway import Gateway, gateway
 from tests.support.inprocess import APP, metrics_text_of
+from tests.support.member_gateway import make_group, member_gateway
 from tests.support.peer import RawPeer, event, register_req
+from tests.support.postgresql import Cluster
 from tests.support.prometheus import Prometheus, needs_prometheus, needs_promtool, prometheus
+from tests.support.waiting import until
 
 DEPLOY: Final = Path(__file__).parents[2] / "deploy" / "prometheus"
 ALERTS: Final = yaml.safe_load((DEPLOY / "alerts.yml").read_text())
@@ -126,6 +129,23 @@ async def busy_gateway(path: Path) -> AsyncIterator[Gateway]:
                 yield running
 
 
+@contextlib.asynccontextmanager
+async def member_port(path: Path, postgresql: Cluster) -> AsyncIterator[int]:
+    """Where a member of a group has its metrics, once it knows of itself."""
+    dsn, http = postgresql.dsn(), {"host": "127.0.0.1", "port": 0}
+    await make_group(dsn, path.name)
+    async with member_gateway(path, dsn, "a", path.name, http=http) as gateway:
+        assert gateway.member is not None
+        await until(lambda: gateway.member.members)  # type: ignore[union-attr]
+        assert gateway.http is not None
+        yield gateway.http.port
+
+
+async def all_metrics(path: Path, postgresql: Cluster) -> list[str]:
+    async with busy_gateway(path) as running, member_port(path, postgresql) as port:
+        return [await metrics_text_of(i) for i in (running.http_port, port)]
+
+
 @needs_promtool
 def test_rules_and_configuration_are_valid() -> None:
     assert "SUCCESS" in promtool("check", "rules", "alerts.yml")
@@ -153,16 +173,16 @@ def test_every_alert_says_what_to_do() -> None:
 
 
 @needs_promtool
-async def test_names_are_as_prometheus_wants_them(tmp_path: Path) -> None:
-    async with busy_gateway(tmp_path) as running:
-        assert not promtool("check", "metrics", given=await metrics_text_of(running.http_port))
+async def test_names_are_as_prometheus_wants_them(tmp_path: Path, postgresql: Cluster) -> None:
+    for told in await all_metrics(tmp_path, postgresql):
+        assert not promtool("check", "metrics", given=told)
 
 
-async def test_alerts_and_dashboard_ask_for_what_there_is(tmp_path: Path) -> None:
-    async with busy_gateway(tmp_path) as running:
-        series = re.findall(
-            r"^(\w+)(?:\{(.*)\})? ", await metrics_text_of(running.http_port), re.MULTILINE
-        )
+async def test_alerts_and_dashboard_ask_for_what_there_is(
+    tmp_path: Path, postgresql: Cluster
+) -> None:
+    told = "".join(await all_metrics(tmp_path, postgresql))
+    series = re.findall(r"^(\w+)(?:\{(.*)\})? ", told, re.MULTILINE)
     metrics = {name for name, _ in series} | OF_PROMETHEUS
     labels = {label for _, text in series for label in re.findall(r'(\w+)="', text)}
     of_alerts = [rule["expr"] for rule in RULES]
@@ -196,10 +216,13 @@ async def until_everything_is_there(asked: Prometheus) -> None:
 
 @needs_prometheus
 @pytest.mark.timeout(900)
-async def test_a_real_prometheus(tmp_path: Path) -> None:
+async def test_a_real_prometheus(tmp_path: Path, postgresql: Cluster) -> None:
     async with (
         busy_gateway(tmp_path) as running,
-        prometheus(tmp_path, ALERTS, f"127.0.0.1:{running.http_port}") as asked,
+        member_port(tmp_path, postgresql) as port,
+        prometheus(
+            tmp_path, ALERTS, *(f"127.0.0.1:{i}" for i in (running.http_port, port))
+        ) as asked,
     ):
         await until_everything_is_there(asked)
         found = await asked.until_firing(

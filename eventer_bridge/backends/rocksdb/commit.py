@@ -6,7 +6,8 @@ Belongs to the event loop's thread, as everything that commits.
 import asyncio
 import dataclasses
 from collections import deque
-from functools import partial
+from collections.abc import Callable
+from typing import Any
 
 from rocksdict import WriteBatch
 
@@ -18,6 +19,10 @@ from eventer_bridge.backends.rocksdb.latest import Row
 from eventer_bridge.packed import BatchRows
 
 
+def _write_batch() -> WriteBatch:
+    return WriteBatch(raw_mode=True)
+
+
 @dataclasses.dataclass(slots=True, eq=False)
 class Commit:
     """What is written together: all of it reaches the disk, or nothing.
@@ -27,6 +32,7 @@ class Commit:
 
     Attributes:
         n_events: number of its events; given where they are staged in steps.
+        make_batch: makes a batch, which takes rows as a ``WriteBatch`` does.
         batch: the rows, or the last part of them.
         rows: rows in ``event``, which the batch gets, sorted, when it is written, if there are any.
         entries: of the block of a batch that is staged in parts, so far.
@@ -41,17 +47,21 @@ class Commit:
     """
 
     n_events: int = 0
-    batch: WriteBatch = dataclasses.field(default_factory=partial(WriteBatch, raw_mode=True))
+    make_batch: Callable[[], Any] = _write_batch
+    batch: Any = dataclasses.field(init=False)
     rows: BatchRows | None = None
     entries: list[bytes] = dataclasses.field(default_factory=list)
     sources: list[bytes] = dataclasses.field(default_factory=list)
     n_bytes: int = 0
-    before: deque[WriteBatch] = dataclasses.field(default_factory=deque)
+    before: deque[Any] = dataclasses.field(default_factory=deque)
     is_written: bool = False
     is_closed: bool = False
     latest: dict[TypeId, Row] = dataclasses.field(default_factory=dict)
     sessions: set[bytes] = dataclasses.field(default_factory=set)
     tally: dict[Share, tuple[int, int]] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.batch = self.make_batch()
 
     @property
     def oldest(self) -> bytes:
@@ -76,7 +86,7 @@ class Commit:
             or batch.size_in_bytes() >= limits.COMMIT_PART_BYTES
         ):
             self.before.append(batch)
-            self.batch = WriteBatch(raw_mode=True)
+            self.batch = self.make_batch()
 
 
 @dataclasses.dataclass(slots=True, eq=False)

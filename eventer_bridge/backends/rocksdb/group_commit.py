@@ -134,7 +134,7 @@ class GroupCommit(Backend):
         """See :class:`Backend`."""
         self._clock.note(newest)
         idle_s = time.perf_counter() - self._clock_kept_s
-        is_able = self.failure is None and self.is_open
+        is_able = self.failure is None and self.is_open and not self.is_passive
         if is_able and not self._groups and idle_s >= limits.IDLE_COURSE_PERIOD_S:
             self._gather(0)
 
@@ -190,7 +190,7 @@ class GroupCommit(Backend):
         quota = first.quota if len(batches) == 1 else None
         new_types: list[tuple[TypeId, bytes]] = []
         try:
-            if self.failure is not None or not self.async_group.is_open:
+            if self.failure is not None or not self.async_group.is_open or self.is_passive:
                 self._check_writable()
             found = [] if first.is_stepwise else unready(batches)
             if found or first.is_stepwise:
@@ -198,7 +198,7 @@ class GroupCommit(Backend):
         except EventerBridgeError as e:
             return failed(self._loop.create_future(), e)
         if first.is_stepwise:
-            group = self._append(Commit(len(first)))
+            group = self._append(self._store.new_commit(len(first)))
             group.is_large = group.is_open = True
         else:
             n_events, _, _ = totals(batches)
@@ -301,6 +301,8 @@ class GroupCommit(Backend):
         self._check_open()
         if self.failure is not None:
             raise StorageError(self.failure)
+        if self.is_passive:
+            raise StorageError(f"{self._store.path}: it only follows others")
 
     def _gather(self, n_events: int) -> Group:
         """The group that so many events are to join."""
@@ -309,7 +311,7 @@ class GroupCommit(Backend):
             last = groups[-1]
             if not last.is_large and last.commit.has_room(n_events):
                 return last
-        return self._append(Commit())
+        return self._append(self._store.new_commit())
 
     def _append(self, commit: Commit) -> Group:
         if not self._groups:
@@ -467,8 +469,11 @@ class GroupCommit(Backend):
 
     def _fail_groups(self, error: StorageError) -> None:
         """Nothing can be stored: fail all commits that are waited for."""
-        self._uncounted = None
         self._set_failure(str(error))
+        self._refuse_groups(error)
+
+    def _refuse_groups(self, error: StorageError) -> None:
+        self._uncounted = None
         for unsaved in self._groups:
             if unsaved.future.done():
                 continue
@@ -506,16 +511,20 @@ class GroupCommit(Backend):
     def _decide(self, opened: Opened) -> None:
         """From now on, what was undecided is found, or is not."""
         is_stored = self._store.decide()
+        self._adopt(opened)
+        if self._decided is not None:
+            mlog.info("commit that failed is decided", extra={"is_stored": is_stored})
+            self._decided.set_result(is_stored)
+            self._decided = None
+
+    def _adopt(self, opened: Opened) -> None:
+        """Go on with what was read from the store."""
         _, self._types, self._latest, _ = opened
         self._queries.use(self._types, self._latest)
         for table in self._type_tables:
             table.use(self._types.ids)
         self._requests = RequestRows(self._store, self._key_retention, self._clock)
         self._deletions = Deletions(self._store)
-        if self._decided is not None:
-            mlog.info("commit that failed is decided", extra={"is_stored": is_stored})
-            self._decided.set_result(is_stored)
-            self._decided = None
 
     def _set_failure(self, failure: str | None) -> None:
         if failure == self.failure:

@@ -21,6 +21,7 @@ decoded at once (``numpy`` over the joined keys, as Spark's source does)::
               "log"                                     → random, see ``log_tail``
               "history"                                 → name of the store's history, a UUID
               "unfinished"                              → see ``contents``
+              "group"                                   → see ``member``
               "in order until" · type                   → position; see ``source_order``
               "clock"                                   → see ``passed_time``
     reader    see ``reader_rows``, and ``trimmed``
@@ -112,6 +113,9 @@ CLOCK_KEY: Final = b"clock"
 
 UNFINISHED_KEY: Final = b"unfinished"
 """Session that is being written in parts (``contents``)."""
+
+GROUP_KEY: Final = b"group"
+"""Group of the store, and position in its log that it has come to (``member``)."""
 
 IN_ORDER_KEY: Final = b"in order until"
 """Position of the last event of a type, which follows, that is in order (``source_order``)."""

@@ -61,19 +61,29 @@ class Database:
 
     ``path`` is created where there is none. ``read_only``: look at a database that no process has
     open; nothing is created or changed. ``is_volatile``: it is removed when it is closed, so
-    nothing is synced.
+    nothing is synced. ``is_recorded``: it is that of a member of a group (``member``), whose
+    commits are in a log elsewhere, and are written while others are synced.
 
     Attributes:
         is_closing: set by the owner, so that long reads end.
         undecided: keys of the sessions that are written, but not known to be durable yet: those of
             the commit in progress, or of a failed one, until the owner decides. They are hidden
             from reads.
+        all_handles: what names all of its column families in a ``WriteBatch``, in their order.
         in_order_ends: where the order of source timestamps of types ended (``source_order``). Reads
             may do without entries that are not loaded.
     """
 
-    def __init__(self, path: Path, *, read_only: bool = False, is_volatile: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        read_only: bool = False,
+        is_volatile: bool = False,
+        is_recorded: bool = False,
+    ) -> None:
         self.path = path
+        self.is_recorded = is_recorded
         self._read_errors = StorageErrors(path, "read failed")
         self.is_volatile = is_volatile
         self.is_closing = False
@@ -87,6 +97,7 @@ class Database:
         self._db: Rdict
         self._families: dict[str, Rdict]
         self._handles: list[ColumnFamily]
+        self.all_handles: list[ColumnFamily]
         self._handle_of: dict[str, ColumnFamily]
         if read_only:
             self._take(open_for_reading(path))
@@ -178,18 +189,20 @@ class Database:
         if self.is_volatile:
             return
         with directories.os_errors(self.path, "cannot be written"):
-            self._mark = Mark(self.path)
+            self._mark = Mark(self.path, is_written_meanwhile=self.is_recorded)
 
     def _take(self, db: Rdict) -> None:
         self._db = db
         self._families = {name: db.get_column_family(name) for name in FAMILIES}
         self._handle_of = {name: db.get_column_family_handle(name) for name in FAMILIES}
+        self.all_handles = [db.get_column_family_handle("default"), *self._handle_of.values()]
         self._handles = [*self._handle_of.values()][:N_STAGED]
 
     def _close(self) -> None:
         # RocksDB's lock is held until the last of these references is gone
         self._handles.clear()
         self._handle_of.clear()
+        self.all_handles.clear()
         with contextlib.ExitStack() as stack:
             stack.enter_context(self.errors("closing failed"))
             for db in (self._db, *self._families.values()):

@@ -213,10 +213,16 @@ def find_end(file: Path) -> int:
 
 
 class Mark:
-    """The mark of a store that was just opened, so that it has a log; raises ``OSError``."""
+    """The mark of a store that was just opened, so that it has a log; raises ``OSError``.
 
-    def __init__(self, path: Path) -> None:
+    ``is_written_meanwhile``: rows are written while it is synced. Then :meth:`ext_look` comes
+    before each sync, the mark is behind rather, and no zeros are written.
+    """
+
+    def __init__(self, path: Path, *, is_written_meanwhile: bool = False) -> None:
         self._path = path
+        self._is_written_meanwhile = is_written_meanwhile
+        self._n_seen = 0
         self._file = ctypes.c_int(-1)
         self._tail: LogTail | None = None
         self._ends: dict[int, int] = {}  # of the logs that were noted, by their numbers
@@ -224,13 +230,24 @@ class Mark:
         self._synced_s = 0.0
         self._ext_note_logs()
 
+    def ext_look(self) -> None:
+        """Look up to where the log is to be synced now."""
+        if self._is_written_meanwhile and self._tail is not None:
+            self._n_seen = self._tail.ext_follow()
+            if not self._ends[self._number]:  # to be noted with its beginning
+                self._ends[self._number] = self._tail.end
+                self._n_seen = 0
+
     def ext_advance(self) -> None:
         """Note that the log was synced up to where its records end now; some 5 us.
 
         That it cannot be noted is no failure: the mark is behind then.
         """
         tail, was_empty = self._tail, not self._ends[self._number]
-        n_bytes = 0 if tail is None else tail.ext_follow()
+        if tail is None:
+            n_bytes = 0
+        else:
+            n_bytes = self._n_seen if self._is_written_meanwhile else tail.ext_follow()
         if tail is None or not n_bytes or was_empty:  # RocksDB began another one
             with contextlib.suppress(OSError):
                 self._ext_note_logs()
@@ -238,7 +255,8 @@ class Mark:
         _LIBC.pwrite(self._file, POSITION.pack(tail.end), _SIZE, _BEGIN)
         self._ends[self._number] = tail.end
         few = limits.LOG_AHEAD_COMMIT_BYTES
-        if tail.ahead - tail.end < few and n_bytes <= few:  # larger commits gain nothing
+        is_wanted = n_bytes <= few and not self._is_written_meanwhile
+        if tail.ahead - tail.end < few and is_wanted:  # larger commits gain nothing
             tail.ext_write_ahead()
         if time.monotonic() - self._synced_s > limits.MARK_SYNC_PERIOD_S:
             with contextlib.suppress(OSError):
@@ -255,7 +273,7 @@ class Mark:
             self._tail = None
 
     def _ext_note_logs(self) -> None:
-        logs = _look_at(self._path, self._ends)
+        logs = _look_at(self._path, self._ends, is_written=self._is_written_meanwhile)
         last = logs[-1]
         with directories.written(self._path / FILE) as stream:
             stream.write(encode(logs))
@@ -271,14 +289,17 @@ class Mark:
         self._number, self._synced_s = last.number, time.monotonic()
 
 
-def _look_at(path: Path, ends: Mapping[int, int]) -> list[Log]:
-    """The logs of a store that is open, one at least; where they end, as far as not known."""
+def _look_at(path: Path, ends: Mapping[int, int], *, is_written: bool) -> list[Log]:
+    """The logs of a store that is open, one at least; where they end, as far as not known.
+
+    ``is_written``: they are written, so their end is not that of what is synced: 0 then.
+    """
     for _ in range(limits.LOG_LOOKS):
         logs: list[Log] = []
         for file in list_logs(path):
             with contextlib.suppress(FileNotFoundError):  # RocksDB needs it no longer
                 number = log_number(file)
-                end = ends.get(number) or find_end(file)
+                end = ends.get(number) or (0 if is_written else find_end(file))
                 logs.append(Log(number, end, read_head(file)))
         if logs:
             return logs

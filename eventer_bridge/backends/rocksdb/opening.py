@@ -17,7 +17,11 @@ from eventer_bridge.backends.rocksdb import directories
 from eventer_bridge.backends.rocksdb.commit import Commit
 from eventer_bridge.backends.rocksdb.control import ext_remove_scratch
 from eventer_bridge.backends.rocksdb.latest import LatestCache
-from eventer_bridge.backends.rocksdb.restoring import ext_accept_loss, refuse_interrupted
+from eventer_bridge.backends.rocksdb.restoring import (
+    ext_accept_loss,
+    ext_cut_unsynced,
+    refuse_interrupted,
+)
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.backends.rocksdb.types import TypeRegistry
 from eventer_bridge.errors import EventerBridgeError, StorageError
@@ -45,6 +49,16 @@ def ext_open(path: Path, accept_loss_of: int | None = None) -> Opened:
         ext_accept_loss(path, accept_loss_of)
     refuse_interrupted(path)
     return _ext_load_new(Store(path))
+
+
+def ext_open_member(path: Path) -> Opened:
+    """Open the store of a member of a group, which gets its history from the log of the group.
+
+    What is written and not synced may be lost with the machine: the log has it.
+    """
+    refuse_interrupted(path)
+    ext_cut_unsynced(path)
+    return _ext_load_new(Store(path, is_recorded=True))
 
 
 def ext_open_temporary() -> Opened:
@@ -83,10 +97,16 @@ def _ext_remove_left_over() -> None:
 
 
 def _ext_load_new(store: Store) -> Opened:
-    """Load a store that was just opened, and give it a history if it has none."""
+    """Load a store that was just opened, and give it a history if it is to have one."""
     try:
         ext_remove_scratch(store.path)
-        if store.history_id() is None:
+        if not store.is_recorded and store.has_group():
+            raise StorageError(
+                f"{store.path}: the event store is that of a member of a group, and the others"
+                " would not have what it registers alone: configure event_core.group, or make a"
+                " store of its own of it (`mariner restore`)"
+            )
+        if store.history_id() is None and not store.is_recorded:
             commit = Commit()
             store.stage_history(commit, history.new_id())
             store.ext_write_synced(commit)

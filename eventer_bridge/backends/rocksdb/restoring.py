@@ -43,7 +43,7 @@ from eventer_bridge.backends.rocksdb.log_files import list_logs, log_number
 from eventer_bridge.backends.rocksdb.request_rows import ext_forget_later
 from eventer_bridge.backends.rocksdb.snapshot import Snapshot
 from eventer_bridge.backends.rocksdb.store import Store
-from eventer_bridge.errors import StoreLossError
+from eventer_bridge.errors import StoreDamagedError, StoreLossError
 from eventer_bridge.model import INT64_MAX, EventId, Timestamp
 
 mlog = logging.getLogger(__name__)
@@ -93,6 +93,7 @@ def stage_history(store: Store, commit: Commit, server_ids: Iterable[int]) -> Re
     history_id = history.new_id()
     before = " ".join(store.histories()[-limits.MAX_HISTORY_SPANS :])
     commit.batch.put(keys.HISTORIES_KEY, before.encode())
+    commit.batch.delete(keys.GROUP_KEY)  # it is another one than the members have
     store.stage_history(commit, history_id)
     return Restored(history_id, servers)
 
@@ -152,6 +153,30 @@ def ext_accept_loss(path: Path, server_id: int) -> None:
         with directories.os_errors(path, "cannot be written"):
             accepting.unlink()
             directories.sync(path)
+
+
+def ext_cut_unsynced(path: Path) -> None:
+    """Cut off the damaged end of the log of a member of a group, which has it elsewhere.
+
+    ``StoreDamagedError``: what was synced is damaged; a part of it may be in sorted files, also
+    that it was there.
+    """
+    if not (path / "CURRENT").exists():
+        return
+    lock = database.lock_directory(path)
+    try:
+        with directories.os_errors(path, "cannot be written"):
+            while (loss := _find_loss(path)) is not None:
+                last = log_number(list_logs(path)[-1]) if list_logs(path) else 0
+                synced = {log.number: log.n_bytes for log in log_tail.read(path)}
+                if loss.log_number != last or loss.good_bytes < synced.get(last, 0):
+                    advice = "restore a backup of another member (`mariner restore --member`)"
+                    raise StoreDamagedError(f"{loss}: {advice} in its place")
+                _set_aside(path, loss.log_number, loss.good_bytes)
+                extra = {"path": str(path), "reason": str(loss)}
+                mlog.warning("what was not synced comes from the group's log again", extra=extra)
+    finally:
+        os.close(lock)
 
 
 def refuse_interrupted(path: Path) -> None:

@@ -120,7 +120,7 @@ class Deletion:
         events: Sequence[StoredEvent],
         with_ranges: bool = True,
     ) -> None:
-        self.commit = Commit()
+        self.commit = store.new_commit()
         self._batch = self.commit.batch
         self.newest = b""
         self.missing: dict[bytes, bytes] = {}

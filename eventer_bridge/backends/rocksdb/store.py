@@ -12,6 +12,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import repeat
 from pathlib import Path
 from typing import Any, Final
@@ -44,6 +45,7 @@ from eventer_bridge.backends.rocksdb.database import COMMIT, explain, synced
 from eventer_bridge.backends.rocksdb.keys import ENTRY_BYTES, ORIGIN_BYTES, TypeId
 from eventer_bridge.backends.rocksdb.latest import Row
 from eventer_bridge.backends.rocksdb.lifecycle import Database
+from eventer_bridge.backends.rocksdb.records import RowBatch
 from eventer_bridge.backends.rocksdb.rows import ROWS
 from eventer_bridge.backends.rocksdb.snapshot import Snapshot
 from eventer_bridge.backends.rocksdb.source_order import SourceOrder, ext_read_order
@@ -65,14 +67,29 @@ class Store(Database):
     are staged.
     """
 
-    def __init__(self, path: Path, *, read_only: bool = False, is_volatile: bool = False) -> None:
-        super().__init__(path, read_only=read_only, is_volatile=is_volatile)
+    def __init__(
+        self,
+        path: Path,
+        *,
+        read_only: bool = False,
+        is_volatile: bool = False,
+        is_recorded: bool = False,
+    ) -> None:
+        super().__init__(
+            path, read_only=read_only, is_volatile=is_volatile, is_recorded=is_recorded
+        )
         self.counted: Mapping[TypeId, Share] = {}
         self.order = SourceOrder({}, {})
         self._write_lock = threading.Lock()
         self._oldest_written = keys.KEY_MAX  # since the last ``ext_begin_deleting``
         self._sync_lock = threading.Lock()
         self._commit_failure: str | None = None  # until it is opened again
+
+    def new_commit(self, n_events: int = 0) -> Commit:
+        """A commit for it; see :class:`Commit`."""
+        if not self.is_recorded:
+            return Commit(n_events)
+        return Commit(n_events, partial(RowBatch, self.all_handles))
 
     def ext_types(self) -> list[tuple[TypeId, EventType]]:
         """The types that are stored; raises ``StoreDamagedError`` if one is missing."""
@@ -248,6 +265,8 @@ class Store(Database):
         synced any more before the database was opened again. What is synced may be acknowledged;
         the mark beside the log says so (``log_tail``).
         """
+        if self._mark is not None:
+            self._mark.ext_look()
         self._sync()
         if self._mark is not None:
             self._mark.ext_advance()
@@ -270,6 +289,11 @@ class Store(Database):
         failure = error if isinstance(error, StorageError) else explain(self.path, COMMIT, error)
         self._commit_failure = str(failure)
         return failure
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a commit failed, and it is to be opened again."""
+        return self._commit_failure is not None or self._unusable is not None
 
     def ext_reopen(self) -> None:
         """See :class:`Database`. What is :attr:`undecided` stays so, but can be decided now."""
@@ -408,6 +432,11 @@ class Store(Database):
                     rows.seek(server + keys.KEY_MAX)
                 rows.status()
         return sorted(found)
+
+    def has_group(self) -> bool:
+        """Whether it is that of a member of a group (``member``)."""
+        with self.errors():
+            return self._db.get(keys.GROUP_KEY) is not None
 
     def history_id(self) -> str | None:
         """Name of the history (``history``); None: it was just created."""

@@ -134,6 +134,11 @@ class TypeRegistry:
             if len(new) % STEP_NEW_TYPES == 0:
                 yield
 
+    def learn(self, type_id: TypeId, event_type: EventType) -> None:
+        """Add a type that the store has got, if it is not known."""
+        if type_id not in self.names:
+            self._add(type_id, event_type, None)
+
     def find(self, subscription: Subscription) -> Iterator[list[TypeId]]:
         """Ids of the types that match, each once, in no particular order, in steps of 0.1 ms.
 

@@ -8,6 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
+from msgspec.structs import replace
 from rich.console import Console
 
 from mariner.cli.connections import render as render_connections
@@ -19,6 +20,8 @@ from mariner.gateway.status import (
     ConnectionStatus,
     CursorStatus,
     GatewayStatus,
+    GroupStatus,
+    MemberStatus,
     QuotaUse,
     RemoteStatus,
     WireStatus,
@@ -183,6 +186,25 @@ STATUS = GatewayStatus(
         RemoteStatus("c", is_connected=True, refused_events=0, is_synced=True),
         RemoteStatus("d", is_connected=True, refused_events=1_000),
     ],
+    group=GroupStatus(
+        name="plant\x1b[2J",
+        member="b",
+        is_active=False,
+        active="a",
+        since="2026-11-26T17:00:00+00:00",
+        epoch=1_007,
+        position=1_000,
+        acknowledged=13_001,
+        log_records=50_000,
+        lag_records=12_001,
+        lag_s=75,
+        silent_s=0.25,
+        takeovers=1,
+        members=[
+            MemberStatus("b\x07", False, 1_000, 12_001, 75, 200),
+            MemberStatus("a", True, 13_001, 0, 0, 0.5),
+        ],
+    ),
     modules=[],
     days_left={"mariner.tls.cert": 12.34},
     is_reloaded=True,
@@ -195,11 +217,19 @@ def test_what_is_wrong_is_shown_and_cannot_control_the_terminal() -> None:
     assert "\x1b" not in text
     assert "\x07" not in text
     lines = [re.sub(" +", " ", i).strip() for i in text.splitlines()]
-    assert lines[:3] == [
+    assert lines[:8] == [
         "gateway x 1, STANDBY, up 2 d 7 h, pid 1",
         "not ready the disk is full",
+        r"group plant\x1b[2J: this is member b; member a is active since 2026-11-26T17:00:00+00:00,"
+        " epoch 1,007",
+        "position 1,000 of 13,001, 1 min 15 s behind; records in its log: 50,000;"
+        " its log changed 0.2 s ago",
         "certificate mariner.tls.cert: 12.3 days left",
+        "",
+        "MEMBER STATE POSITION RECORDS BEHIND BEHIND LAST SEEN",
+        r"b\x07 follower 1,000 12,001 1 min 15 s 3 min 20 s ago",
     ]
+    assert "a active 13,001 0 0.5 s ago" in lines
     quota = "held, events_per_s 10/10, max_event_types 1/10"
     assert rf"[red]\x1b[2J[/red] mariner 1 2.0 MB 1 min 15 s {quota}" in lines
     assert "and 1,500 more" in lines
@@ -211,6 +241,16 @@ def test_what_is_wrong_is_shown_and_cannot_control_the_terminal() -> None:
         assert line in lines
     assert lines[-1] == r"T m\x1b[2J, peer: p"
     assert "gateway" in shown(STATUS, width=40)
+
+
+def test_a_group_of_which_little_is_known() -> None:
+    new = GroupStatus("p", "b", False, None, None, None, 0, None, None, 0, 0, 9, 0, [])
+    texts = shown(replace(STATUS, group=new))
+    assert "p: this is member b; its log was not read yet" in texts
+    assert "position 0; its log changed 9.0 s ago" in texts
+    assert "MEMBER" not in texts
+    told = replace(new, epoch=2, since="T")
+    assert "no member is active since T, epoch 2" in shown(replace(STATUS, group=told))
 
 
 def test_connections_are_shown_and_cannot_control_the_terminal() -> None:

@@ -1,0 +1,1 @@
+"""Tests of groups: the log, and what its members make of it."""
