@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final
 
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
 
 from mariner_spark import limits
@@ -56,8 +56,7 @@ def find_gaps(
     end = moment(span_of(events).last if end_us is None else end_us)
     if not with_core:
         events = events.where(~is_of_core())
-    of_type = Window.partitionBy("type_path")
-    in_order = of_type.orderBy("timestamp")
+    in_order = Window.partitionBy("type_path").orderBy("timestamp")
     silence = (us("end") - us("begin")).alias("silence_us")
     intervals = (
         events.select(
@@ -69,24 +68,11 @@ def find_gaps(
         .select("*", silence)
         .where("silence_us > 0")
     )
-    if expected is not None:
-        compared = intervals.select(
-            "*",
-            sf.lit(float(to_us(expected))).alias("expected_us"),
-            sf.lit(0).cast("long").alias("rank_error"),
-        )
-        is_gap = sf.col("silence_us") > sf.col("expected_us")
-    else:
-        closed = sf.when(~sf.col("is_open"), sf.col("silence_us"))
-        median = sf.percentile_approx(closed, 0.5, limits.PERCENTILE_ACCURACY)
-        number = sf.count(closed).over(of_type)
-        usual = sf.when(number >= limits.MIN_INTERVALS, median.over(of_type)).cast("double")
-        compared = intervals.select(
-            "*", usual.alias("expected_us"), rank_error(number).alias("rank_error")
-        )
-        is_gap = sf.col("silence_us") > sf.col("expected_us") * factor
+    usual, error = _usual() if expected is None else (sf.lit(float(to_us(expected))), sf.lit(0))
+    n_usual = factor if expected is None else 1.0
     return (
-        compared.where(is_gap)
+        intervals.select("*", usual.alias("expected_us"), error.cast("long").alias("rank_error"))
+        .where(sf.col("silence_us") > sf.col("expected_us") * n_usual)
         .select("*", (sf.col("silence_us") / sf.col("expected_us")).alias("ratio"))
         .select(
             "type_path",
@@ -99,6 +85,16 @@ def find_gaps(
             "rank_error",
         )
     )
+
+
+def _usual() -> tuple[Column, Column]:
+    """Median of a type's intervals in microseconds, and how many ranks it may be off."""
+    of_type = Window.partitionBy("type_path")
+    closed = sf.when(~sf.col("is_open"), sf.col("silence_us"))
+    number = sf.count(closed).over(of_type)
+    median = sf.percentile_approx(closed, 0.5, limits.PERCENTILE_ACCURACY).over(of_type)
+    enough = sf.when(number >= limits.MIN_INTERVALS, median)
+    return enough.cast("double"), rank_error(number)
 
 
 # --- on the page --------------------------------------------------------------------------
