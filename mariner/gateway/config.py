@@ -7,6 +7,7 @@ was at the start: addresses, whether there is TLS, the store, modules, condition
 there are.
 """
 
+import socket
 import ssl
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -133,7 +134,7 @@ class GroupConfig(msgspec.Struct, frozen=True):
 
     log: PostgresqlConfig
     name: str
-    member: str
+    member: str = msgspec.field(default_factory=socket.gethostname)
     takeover_s: float = 5.0
     keep: float = 7 * 86_400.0
     unreplicated: bool = False

@@ -21,6 +21,7 @@ from mariner.cli import main
 from mariner_console import config as console_config
 from tests.deploy.test_prometheus import RULES
 from tests.support.machine import Machine
+from tests.support.postgresql import Cluster
 from tests.support.systemctl import Unit
 
 ROOT: Final = Path(__file__).parents[2]
@@ -33,6 +34,15 @@ PAGES: Final = [
     ROOT / "deploy/README.md",
 ]
 
+
+def section(title: str) -> str:
+    """A section of the guide, with those below it."""
+    [found] = re.findall(rf"^### {title}\n.*?(?=^#{{2,3}} )", GUIDE, re.MULTILINE | re.DOTALL)
+    return str(found)
+
+
+A_GROUP: Final = section("A group")
+
 ADDED: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"][
     "mariner.commands"
 ]
@@ -41,24 +51,47 @@ ADDED: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Machine]:
-    made = Machine(tmp_path / "machine")
-    yield made
-    if (made.root / "etc/systemd/system/mariner.service").exists():
-        Unit(made.root, "mariner").stop()
+    yield Machine(tmp_path / "machine")
+    for root in tmp_path.iterdir():
+        if (root / "etc/systemd/system/mariner.service").exists():
+            Unit(root, "mariner").stop()
 
 
-@pytest.mark.timeout(900)
-def test_the_commands_run(machine: Machine) -> None:
-    blocks = re.findall(r"^```(\w+)\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
-    assert {language for language, _ in blocks} == {"sh", "text", "yaml"}
+def connect(machine: Machine, servers: Cluster) -> None:
+    """Have a machine find PostgreSQL where the guide has its own, which has no TLS here."""
+    hosts = ",".join(f"127.0.0.1:{node.port}" for node in servers.nodes)
+    machine.names = {
+        "db-1.example,db-2.example,db-3.example": hosts,
+        "?sslmode=verify-full&sslrootcert=/etc/mariner/ca.pem": "",
+    }
+    psql = f"{servers.folder_of_programs}/psql -X -v ON_ERROR_STOP=1"
+    machine.script(
+        "bin/psql",
+        f'[ "$1 $2" = "-h db-1.example" ] && shift 2 &&'
+        f' exec {psql} -h 127.0.0.1 -p {servers.primary.port} "$@"',
+    )
+
+
+def run(machine: Machine, text: str) -> None:
+    """The commands of a text, and what they are said to print; some are of a second machine."""
     printed = ""
-    for language, block in blocks:
-        if language == "sh":
+    second: Machine | None = None
+    for language, block in re.findall(r"^```(\w+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        if block.startswith("# on gateway-2\n"):
+            second = second or machine.clone(machine.root.with_name("second"))
+            printed = second.run(block)
+        elif language == "sh":
             printed = machine.run(block)
         elif language == "yaml":
             machine.configure(block)
         else:
+            assert language == "text"
             assert machine.is_shown(block, printed), f"{block}\n{printed}"
+
+
+@pytest.mark.timeout(900)
+def test_the_commands_run(machine: Machine) -> None:
+    run(machine, GUIDE.replace(A_GROUP, ""))
     assert console_config.load(machine.root / "etc/mariner/console.yaml").gateways
     kept = machine.root / "var/lib/mariner-backup"
     assert len([i for i in kept.iterdir() if i.is_dir()]) == 2
@@ -66,6 +99,12 @@ def test_the_commands_run(machine: Machine) -> None:
     audited = (machine.root / "var/log/mariner/audit.jsonl").read_text()
     for action in ("connected", "reload", "backup"):
         assert f'"action": "{action}"' in audited
+
+
+@pytest.mark.timeout(900)
+def test_the_commands_of_a_group_run(machine: Machine, postgresql: Cluster) -> None:
+    connect(machine, postgresql)
+    run(machine, section("With systemd") + A_GROUP)
 
 
 def test_nothing_leaves_the_machine_of_the_test(machine: Machine) -> None:

@@ -26,18 +26,23 @@ from mariner.gateway.connection_requests import ConnectionRequest
 from mariner.gateway.counts import StatusReport
 from mariner.gateway.gateway import Gateway, create
 from mariner_certs import authority, files
-from tests.deploy.test_containers import DEPLOY, found
+from tests.deploy import test_group
+from tests.deploy.test_containers import DEPLOY, GROUP, GROUP_COMPOSE, found
 from tests.support import process as processes
 from tests.support.event_servers import events_of
 from tests.support.inprocess import APP, running_gateway
 from tests.support.machine import free_port
 from tests.support.peer import RawPeer, event, register_req
+from tests.support.postgresql import Cluster
 from tests.support.shell import Shell
 from tests.support.shell import started as started_in
 from tests.support.waiting import until
 
 HOST: Final = "127.0.0.1"
-PLACES: Final = ("/etc/mariner", "/var/lib/mariner", "/run/mariner", "var/certs", "var/data")
+PLACES: Final = (
+    *("/etc/mariner", "/var/lib/mariner", "/run/mariner", "/run/secrets"),
+    *("var/certs", "var/data"),
+)
 
 
 @pytest.fixture
@@ -57,6 +62,9 @@ def here(tmp_path: Path) -> Callable[[str], str]:
     (tokens_of_pod / "app").write_text(tokens.sha256_text("change-me-app"))
     for place in PLACES:
         (tmp_path / place.strip("/")).mkdir(parents=True, exist_ok=True)
+    for secret in ("run/secrets/mariner", "etc/mariner-log/password"):
+        (tmp_path / secret).parent.mkdir(exist_ok=True)
+        (tmp_path / secret).write_text("secret\n")
 
     def move(text: str) -> str:
         for place in PLACES:
@@ -199,6 +207,45 @@ async def test_the_pair(
     assert {i["levelname"] for i in warnings} == {"WARNING"}
     reasons = {str(i.get("reason")) for i in warnings}
     assert not [i for i in reasons if "history" in i], reasons
+
+
+async def test_the_group(tmp_path: Path, here: Callable[[str], str], postgresql: Cluster) -> None:
+    """What makes it does no harm again. A member as in compose is active, one as on Kubernetes has
+    its events, and takes over when the first stops."""
+    texts = {
+        "gateway-1": (GROUP / "conf/gateway.yaml").read_text(),
+        "gateway-2": test_group.found("ConfigMap", "mariner-gateway")["data"]["gateway.yaml"],
+    }
+    for member, text in texts.items():
+        moved = here(text).replace("lib/mariner/events", f"lib/mariner/{member}")
+        moved = re.sub(r"dsn: .*", f"dsn: {postgresql.dsn()}", moved)
+        its = rf"\1member: {member}\n\1name: deployed"
+        texts[member] = re.sub(r"( +)name: plant\b", its, moved)
+    (tmp_path / "etc/mariner/gateway.yaml").write_text(texts["gateway-1"])
+    [script] = GROUP_COMPOSE["services"]["group-init"]["command"]
+    assert test_group.JOB["spec"]["containers"][0]["args"] == [script]
+    script = re.sub(r"\bmariner (?=group)", f"{sys.executable} -m mariner ", here(script))
+    for shown in ("made: group deployed ", "group    deployed, "):
+        process = await asyncio.create_subprocess_shell(script, stdout=asyncio.subprocess.PIPE)
+        printed, _ = await process.communicate()
+        assert process.returncode == 0
+        assert printed.decode().startswith(shown)
+    async with contextlib.AsyncExitStack() as stack, contextlib.AsyncExitStack() as of_first:
+        gateways = []
+        for member, owner in (("gateway-1", of_first), ("gateway-2", stack)):
+            folder = tmp_path / member
+            folder.mkdir()
+            gateways.append(await owner.enter_async_context(started(texts[member], folder)))
+            await until(lambda: gateways[0].core.status is Status.OPERATIONAL)
+        first, second = gateways
+        assert [await readyz(i) for i in gateways] == [200, 503]
+        async with await as_client(first.mariner.port, context(tmp_path), "app") as app:
+            assert (await app.request(register_req(1, event("app", "x"))))["success"]
+        await of_first.aclose()
+        await until(lambda: second.core.status is Status.OPERATIONAL)
+        assert await readyz(second) == 200
+        found = await second.core.query(QueryLatestParams([("app", "x")]))
+        assert [i.type for i in found.events] == [("app", "x")]
 
 
 async def readyz(gateway: Gateway) -> int:

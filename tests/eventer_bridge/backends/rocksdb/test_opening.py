@@ -21,11 +21,13 @@ from eventer_bridge.backends.rocksdb.contents import FAMILIES, IMPORTING
 from eventer_bridge.backends.rocksdb.keys import (
     CLOCK_KEY,
     FORMAT_KEY,
+    GROUP_KEY,
     IN_ORDER_KEY,
     encode_owner,
     encode_type_id,
 )
 from eventer_bridge.backends.rocksdb.markers import MARKER, write_marker
+from eventer_bridge.backends.rocksdb.member import create_member
 from eventer_bridge.errors import (
     StorageError,
     StoreDamagedError,
@@ -34,6 +36,7 @@ from eventer_bridge.errors import (
 )
 from eventer_bridge.model import BinaryPayload, Order, QueryTimeseriesParams
 from tests.eventer_bridge.backends.oracle import Writer, draft, numbered
+from tests.eventer_bridge.backends.rocksdb.raw_rows import raw_rows
 
 IN_USE = "the event store is in use by "
 UPWARDS = QueryTimeseriesParams(order=Order.ASCENDING)
@@ -395,3 +398,13 @@ def test_the_command_of_a_process_is_shown_without_its_token() -> None:
     finally:
         process.communicate(b"\n", timeout=60)
     assert text.endswith("--token *** --token=*** --token-file file")
+
+
+async def test_a_store_whose_group_is_damaged_is_closed_again(tmp_path: Path) -> None:
+    async with await create_member(tmp_path / "store"):
+        pass
+    with raw_rows(tmp_path / "store") as rows:
+        rows["default"][GROUP_KEY] = b"\x90"
+    for _ in range(2):  # the second time it is not in use
+        with pytest.raises(StoreDamagedError, match="the event store is damaged: its group: "):
+            await create_member(tmp_path / "store")
