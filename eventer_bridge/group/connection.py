@@ -50,7 +50,10 @@ class PostgresqlConnection:
         told = [*rows[:1]]
         if rows and loop.time() - began_s > limits.SLOW_COMMIT_S:
             # a cluster manager may have ended the wait: by a setting that came after the statement
-            told += await self.fetch(f"SELECT {STANDBYS}")
+            try:
+                told += await self.fetch(f"SELECT {STANDBYS}")
+            except LogError as e:  # but what was to be changed is
+                raise LogError(str(e), is_unknown=True) from e
         for row in told:
             if problem := self._connector.problem_of(row):
                 raise self._error(problem, is_unknown=True)

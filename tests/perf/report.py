@@ -158,6 +158,18 @@ COMPARISONS: Final = (
         ("ours", "write", "ours ÷ write"),
     ),
     Comparison(
+        "A group of two, its PostgreSQL and two standbys, all on this machine",
+        "group",
+        "ours",
+        ("group", "single store", "group ÷ single"),
+    ),
+    Comparison(
+        "A group, one in flight, and a bare commit of as many bytes that waits for the same quorum",
+        "group",
+        "insert",
+        ("group", "commit", "group ÷ commit"),
+    ),
+    Comparison(
         "Redis, one in flight, and the same write",
         "redis",
         "write",

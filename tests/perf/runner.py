@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
-from tests.perf import detours, fanout, forms, memory, millions, replay, rounds, rsb, spark
+from tests.perf import detours, fanout, forms, group, memory, millions, replay, rounds, rsb, spark
 from tests.perf.report import Measure
 from tests.perf.scenarios import FULL, Sizes
 
@@ -29,6 +29,7 @@ SUITES: Final[dict[str, Suite]] = {"rounds": rounds, "fanout": fanout, "memory":
 SLOW_SUITES: Final[dict[str, Suite]] = {
     "detours": detours,
     "forms": forms,
+    "group": group,
     "replay": replay,
     "rsb": rsb,
     "millions": millions,

@@ -22,8 +22,9 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
@@ -83,10 +84,18 @@ class Pending(NamedTuple):
 
 
 class AppliedBlock(NamedTuple):
-    """Sessions that a record brought: their block, and the values of its events by their keys."""
+    """Sessions that a record brought.
+
+    Attributes:
+        block: of the sessions.
+        values: of the record's events, by their keys.
+        type_ids: of the record's events.
+        types: all that there are.
+    """
 
     block: SessionBlock
     values: Mapping[bytes, bytes]
+    type_ids: Container[TypeId]
     types: TypeRegistry
 
     @property
@@ -100,20 +109,19 @@ class AppliedBlock(NamedTuple):
         return keys.decode_int(self.block.last_session)
 
     def has_type(self, event_type: EventType) -> bool:
-        """Whether it may have events of a type."""
-        type_id = self.types.ids.get(event_type)
-        return type_id is not None and type_id in self.block.entries
+        """Whether the record has events of a type."""
+        return self.types.ids.get(event_type) in self.type_ids
 
     def sessions(self) -> Steps[list[list[Event]]]:
         """The events of each session, made in steps."""
         sessions: list[list[Event]] = []
-        for n_events, key in enumerate(self.block.event_keys()):
-            [event] = keys.decode_events([(key, self.values[key])], self.types.names)
-            if not sessions or sessions[-1][0].id.session != event.id.session:
-                sessions.append([])
-            sessions[-1].append(event)
-            if n_events % limits.STEP_EVENTS == limits.STEP_EVENTS - 1:
-                yield
+        names, event_keys = self.types.names, self.block.event_keys()
+        while some := [(key, self.values[key]) for key in islice(event_keys, limits.STEP_EVENTS)]:
+            for event in keys.decode_events(some, names):
+                if not sessions or sessions[-1][0].id.session != event.id.session:
+                    sessions.append([])
+                sessions[-1].append(event)
+            yield
         return sessions
 
 
@@ -245,7 +253,7 @@ class MemberBackend(RocksDbBackend):
         yield from self._latest.update_in_steps(latest)
         # retention rewrites blocks without their events
         new = [block for block in blocks if next(block.event_keys(), None) in values]
-        return [AppliedBlock(block, values, self._types) for block in new]
+        return [AppliedBlock(block, values, latest.keys(), self._types) for block in new]
 
     def _write_parts(
         self,

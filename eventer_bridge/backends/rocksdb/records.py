@@ -18,6 +18,8 @@ Pure; any thread. Compressing releases the interpreter's lock.
 
 import zlib
 from collections.abc import Sequence
+from itertools import groupby
+from operator import itemgetter
 from struct import Struct
 from typing import Final, NamedTuple, TypeAlias
 
@@ -37,6 +39,8 @@ ALL_FAMILIES: Final = ("default", *FAMILIES)
 
 PUT_IN: Final = {name: _N_KINDS * i + PUT for i, name in enumerate(ALL_FAMILIES)}
 """The operation that puts a row in a column family."""
+
+_CODES: Final = {*range(_N_KINDS * len(ALL_FAMILIES))}
 
 _FORMAT: Final = b"\x01"
 _HEAD: Final = Struct("<1sQI")
@@ -68,7 +72,8 @@ class RowBatch:
 
     def put(self, key: bytes, value: bytes, family: ColumnFamily | None = None) -> None:
         """See ``WriteBatch``."""
-        self.operations.append((self._code(family), key, value))
+        code = self._default if family is None else self._codes[id(family)]  # often called
+        self.operations.append((code, key, value))
         self._n_bytes += len(key) + len(value)
 
     def delete(self, key: bytes, family: ColumnFamily | None = None) -> None:
@@ -126,7 +131,7 @@ def decode_part(part: bytes, place: PartPlace) -> list[Operation]:
         operations = _decode(zlib.decompressobj().decompress(data, n_bytes))
     except (zlib.error, msgspec.DecodeError) as e:
         raise ValueError(str(e)) from None
-    if any(not 0 <= code < _N_KINDS * len(ALL_FAMILIES) for code, _, _ in operations):
+    if not {code for code, _, _ in operations} <= _CODES:
         raise ValueError("it names a family that there is not")
     return operations
 
@@ -134,14 +139,20 @@ def decode_part(part: bytes, place: PartPlace) -> list[Operation]:
 def write_batch(operations: Sequence[Operation], families: Sequence[ColumnFamily]) -> WriteBatch:
     """What is written to the store."""
     batch = WriteBatch(raw_mode=True)
-    for code, key, value in operations:
+    put, delete = batch.put, batch.delete
+    for code, its in groupby(operations, itemgetter(0)):
         number, kind = divmod(code, _N_KINDS)
+        batch.set_default_column_family(families[number])  # spares passing it with each row
         if kind == PUT:
-            batch.put(key, value, families[number])
+            for _, key, value in its:
+                put(key, value)
         elif kind == DELETE:
-            batch.delete(key, families[number])
+            for _, key, _ in its:
+                delete(key)
         else:
-            batch.delete_range(key, value, families[number])
+            for _, key, value in its:
+                batch.delete_range(key, value, families[number])
+    batch.set_default_column_family(None)
     return batch
 
 

@@ -268,6 +268,7 @@ async def test_a_commit_given_up_while_it_is_written_is_decided(pair: Site) -> N
     await until(error.is_stored)
     await until(lambda: batch.last_id in a.seen.ids[True])
     assert a.seen.ids[True].count(batch.last_id) == 1
+    await until(lambda: a.is_operational)
     await a.register()
     await until(lambda: b.backend.position == a.backend.position)
     await pair.equal()

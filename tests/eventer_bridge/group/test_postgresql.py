@@ -125,6 +125,23 @@ class TestPostgresqlLog(CommitLogContract):
         finally:
             await asyncio.to_thread(self.servers.replicate, "ANY 1 (*)")
 
+    async def test_a_slow_commit_whose_server_is_gone_then_is_not_a_failed_one(
+        self, log: CommitLog, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await claim(log)
+        await log.append(1, 1, [b"1"])
+        assert isinstance(log, PostgresqlLog)
+        monkeypatch.setattr(limits, "SLOW_COMMIT_S", 0.0)
+        monkeypatch.setattr(log._writer, "fetch", self._lost)
+        with pytest.raises(LogError, match="lost") as caught:
+            await log.append(1, 2, [b"2"])
+        assert caught.value.is_unknown
+        assert (await log.state()).position == 2
+
+    @staticmethod
+    async def _lost(_: str) -> None:
+        raise LogError("lost")
+
     async def test_what_comes_late_comes_to_nothing(
         self, hasty: PostgresqlLog, log: CommitLog, owner: Any
     ) -> None:
