@@ -143,6 +143,10 @@ UNKNOWN_HOST_S: Final = 30.0
 """How long a ``ReconnectingClient`` that was never connected waits for the name of a host to be
 resolved: a machine that starts has its network by then, and a mistyped name is soon told."""
 
+OTHER_SERVERS_WAIT_S: Final = 1.0
+"""How long a ``ReconnectingClient`` waits at most, none of whose servers is OPERATIONAL: those of a
+group take over within seconds."""
+
 MAX_NOTIFICATIONS_BYTES: Final = 16 << 20
 """Notifications that wait for the user. Above it the client stops reading; one more message may
 arrive. A second of a fast gateway's notifications, and little for a program."""

@@ -106,15 +106,16 @@ async def keep_trying(
     extra: Mapping[str, object],
     *,
     is_told: bool = False,
+    max_wait_s: float = limits.RECONNECT_MAX_S,
     on_failure: Callable[[str], None] = lambda reason: None,
 ) -> T:
     """Retry until success or an unexpected error.
 
-    The wait between two attempts is random and grows to ten seconds, so that thousands of clients
-    of one server do not reconnect at the same moment. Each reason is logged once, with the message
-    ``text`` ("feed is not connected") and ``extra``. With ``is_told``, the message has the reason
-    and the time until the next attempt, too: logs of applications show no ``extra``. ``on_failure``
-    is called with the reason each time.
+    The wait between two attempts is random and grows to ``max_wait_s``, so that thousands of
+    clients of one server do not reconnect at the same moment. Each reason is logged once, with the
+    message ``text`` ("feed is not connected") and ``extra``. With ``is_told``, the message has the
+    reason and the time until the next attempt, too: logs of applications show no ``extra``.
+    ``on_failure`` is called with the reason each time.
     """
     last_reason: str | None = None
 
@@ -135,9 +136,7 @@ async def keep_trying(
 
     attempts = tenacity.AsyncRetrying(
         retry=tenacity.retry_if_exception_type(errors),
-        wait=tenacity.wait_random_exponential(
-            multiplier=limits.RECONNECT_MIN_S, max=limits.RECONNECT_MAX_S
-        ),
+        wait=tenacity.wait_random_exponential(multiplier=limits.RECONNECT_MIN_S, max=max_wait_s),
         before_sleep=log_failure,
     )
     return await attempts(attempt)

@@ -10,7 +10,6 @@ import click
 from eventer_bridge import limits
 from eventer_bridge.backends.rocksdb import control, database, directories
 from eventer_bridge.backends.rocksdb.holder import holder
-from eventer_bridge.backends.rocksdb.member import read_group
 from eventer_bridge.backends.rocksdb.restoring import Restored, ext_begin_history, ext_rewind
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.errors import StorageError
@@ -173,7 +172,7 @@ def restore(
 
 def _position(path: Path, source: str) -> str:
     with control.open_read_only(path) as opened:
-        row = read_group(opened)
+        row = opened.group_row()
     if row is None:
         raise StorageError(f"{source}: it is not the store of a member of a group")
     return f"it goes on behind position {row.position} of the log of its group"

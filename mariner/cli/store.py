@@ -219,6 +219,7 @@ def _rows(path: Path, found: StoreInfo) -> list[tuple[str, str]]:
         ("store", str(path)),
         ("format", str(found.format)),
         ("history", found.history or "none yet"),
+        *([] if found.group_position is None else [("position", str(found.group_position))]),
         ("events", f"about {found.events}"),
         ("event types", str(found.event_types)),
     ]

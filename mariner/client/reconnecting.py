@@ -382,7 +382,12 @@ class ReconnectingClient(Resource):
         text = "client is not connected"
         try:
             while self._failure is None:
-                await keep_trying(self._follow, Exception, mlog, text, {}, is_told=True)
+                wait_s = net_limits.RECONNECT_MAX_S
+                if len(self._servers) > 1:  # another one takes over soon
+                    wait_s = limits.OTHER_SERVERS_WAIT_S
+                await keep_trying(
+                    self._follow, Exception, mlog, text, {}, is_told=True, max_wait_s=wait_s
+                )
             mlog.error("client gives up: %s", self._failure, extra={"reason": str(self._failure)})
         except Exception as e:  # a handler of the log, for one
             if self._failure is None:

@@ -36,8 +36,8 @@ tasks that read its store all the time, a gateway registers at 50 % of its rate 
 # --- snapshots ----------------------------------------------------------------------------
 
 MAX_SNAPSHOTS: Final = 64
-"""Newest snapshots of a driver that are kept in a store. Each keeps files that the gateway has
-rewritten since, and so takes up to the size of the store."""
+"""Snapshots of a driver that are kept in a store, those used last. Each keeps files that the
+gateway has rewritten since, and so takes up to the size of the store."""
 
 MAX_SNAPSHOT_AGE_S: Final = 24 * 3600.0
 """How long a snapshot of a driver on another machine is kept after its last use: whether that
@@ -184,8 +184,11 @@ MIN_INTERVALS: Final = 5
 """Minimum number of intervals for a meaningful median."""
 
 PERCENTILE_ACCURACY: Final = 10_000
-"""Spark's default: a percentile's rank is off by at most a 10,000th of the rows, and exact below so
-many rows; it bounds the memory of a task."""
+"""Spark's default: a percentile's rank is off by at most a 10,000th of the rows, rounded up; it
+bounds the memory of a task."""
+
+PERCENTILE_EXACT_ROWS: Final = PERCENTILE_ACCURACY // 2
+"""Below so many rows a percentile is exact: Spark then merges none of them."""
 
 PAGE_ROWS: Final = 50
 """Rows of a table on the page; the files have all of them."""

@@ -70,6 +70,9 @@ def read(
     The session comes from ``get_session``, or has the data source from ``register``. ``columns``
     are the names of the columns to read, in order; None: all of ``schema.SCHEMA``.
 
+    A data frame of a store stays at its moment, until the driver has made ``limits.MAX_SNAPSHOTS``
+    newer reads of the store without using it: after that, an action raises SnapshotError.
+
     ``lake`` is a folder, or a location in an object store, which also has the column ``value``; it
     takes ``columns``, and those arguments that select events. ``version`` is that of its table
     ``events``, and ``as_of`` the moment of one; None: the latest.

@@ -31,6 +31,8 @@ from mariner_spark.errors import OptionError
 DEFAULT_PATH: Final = "$.value"
 
 _KEY: Final = re.compile(r"""\.([^.\[\]'"\s]+)|\['([^']+)'\]|\["([^"]+)"\]""")
+_REFUSED: Final = re.compile(r'["\\\x00-\x1f\ud800-\udfff]')
+"""In a key: msgspec has no fields of such names."""
 _BARE_NUMBER: Final = r"^\s*[-0-9]"
 _OBJECT: Final = r"^\s*\{"
 _NUMBER_TYPE: Final = r"^(BIGINT|DECIMAL|DOUBLE)"
@@ -73,6 +75,8 @@ def parse(path: str) -> list[str]:
         position = match.end()
     if not path.startswith("$") or position < len(path):
         raise OptionError("value_path", f"{path!r}: expected a path as $.value or $.a['b c']")
+    if refused := _REFUSED.search("".join(keys)):
+        raise OptionError("value_path", f"{path!r}: a key cannot have {refused[0]!r}")
     return keys
 
 

@@ -4,13 +4,14 @@ import json
 import math
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
 from mariner_spark.errors import OptionError
-from mariner_spark.values import parse, with_unread, with_value
+from mariner_spark.values import find_numbers, parse, with_unread, with_value
 from tests.spark.reports.nasty import JSON_TEXTS
 from tests.spark.reports.oracle import number_of
 
@@ -173,3 +174,14 @@ def _number_of(document: Any) -> float | None:
     except OverflowError:
         return None
     return number if abs(number) < float("inf") else None
+
+
+@pytest.mark.parametrize("path", ["$['a\"']", "$.a\\b", "$['\x1f']", "$.\udcff"])
+def test_a_key_that_no_field_can_be_named_after_is_refused(path: str) -> None:
+    with pytest.raises(OptionError, match=r"^value_path: .*: a key cannot have"):
+        parse(path)
+
+
+def test_a_key_may_have_an_apostrophe() -> None:
+    texts = pa.array(['{"it\'s": 1}'])
+    assert find_numbers(texts, '$["it\'s"]').to_pylist() == [1.0]

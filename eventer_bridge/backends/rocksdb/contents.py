@@ -122,6 +122,30 @@ def read_clock(path: Path, default: Rdict) -> PassedTime:
         raise _damaged(path, "the time that passed") from None
 
 
+class GroupRow(msgspec.Struct, frozen=True, array_like=True):
+    """How far the store of a member of a group has come (``member``), in ``default``.
+
+    ``digest`` is that of the record at its position.
+    """
+
+    group_id: str
+    position: int
+    digest: int
+
+
+encode_group: Final = msgspec.msgpack.Encoder().encode
+_decode_group: Final = msgspec.msgpack.Decoder(GroupRow).decode
+
+
+def read_group(path: Path, default: Rdict) -> GroupRow | None:
+    """The group of a store, from ``default``; None: it belongs to none."""
+    found: bytes | None = default.get(keys.GROUP_KEY)
+    try:
+        return None if found is None else _decode_group(found)
+    except msgspec.DecodeError as e:
+        raise _damaged(path, f"its group: {e}") from None
+
+
 def _damaged(path: Path, what: str) -> StoreDamagedError:
     return StoreDamagedError(f"{path}: the event store is damaged: {what}")
 

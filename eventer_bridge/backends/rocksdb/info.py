@@ -27,6 +27,7 @@ class ServerInfo(msgspec.Struct, frozen=True):
 class StoreInfo(msgspec.Struct, frozen=True):
     """See the module; printed by ``mariner store info --json``.
 
+    ``group_position`` is that of a member of a group in its log; None: it is of none.
     ``events`` is an estimate (``verify`` counts them), ``spent`` the cost of the types that each
     client registered first (``type_budget``), ``index_bytes`` those of sorted files by column
     family, without rows that are only in the log.
@@ -42,6 +43,7 @@ class StoreInfo(msgspec.Struct, frozen=True):
     servers: list[ServerInfo]
     index_bytes: dict[str, int]
     disk_bytes: int
+    group_position: int | None
 
 
 def ext_info(store: Store) -> StoreInfo:
@@ -62,6 +64,7 @@ def ext_info(store: Store) -> StoreInfo:
         servers=list(ext_servers(store)),
         index_bytes={name: store.file_bytes(name) for name in store.families},
         disk_bytes=store.disk_bytes(),
+        group_position=None if (row := store.group_row()) is None else row.position,
     )
 
 

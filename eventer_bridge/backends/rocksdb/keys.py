@@ -21,7 +21,7 @@ decoded at once (``numpy`` over the joined keys, as Spark's source does)::
               "log"                                     → random, see ``log_tail``
               "history"                                 → name of the store's history, a UUID
               "unfinished"                              → see ``contents``
-              "group"                                   → see ``member``
+              "group"                                   → see ``contents``
               "in order until" · type                   → position; see ``source_order``
               "clock"                                   → see ``passed_time``
     reader    see ``reader_rows``, and ``trimmed``

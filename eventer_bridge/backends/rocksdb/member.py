@@ -28,7 +28,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
-import msgspec
 from typing_extensions import override
 
 from eventer_bridge import limits
@@ -39,6 +38,7 @@ from eventer_bridge.backends.retention import RetentionRule
 from eventer_bridge.backends.rocksdb import control, keys, records
 from eventer_bridge.backends.rocksdb.backend import RocksDbBackend
 from eventer_bridge.backends.rocksdb.commit import Commit, Group
+from eventer_bridge.backends.rocksdb.contents import GroupRow, encode_group
 from eventer_bridge.backends.rocksdb.group_commit import CommitObserver
 from eventer_bridge.backends.rocksdb.keys import SessionBlock, TypeId
 from eventer_bridge.backends.rocksdb.latest import Row
@@ -50,7 +50,6 @@ from eventer_bridge.backends.rocksdb.opening import (
     unexpected,
 )
 from eventer_bridge.backends.rocksdb.records import Operation, PartPlace, RowBatch
-from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.backends.rocksdb.types import TypeRegistry
 from eventer_bridge.errors import (
     OutcomeUnknownError,
@@ -75,18 +74,6 @@ _THREAD_BYTES: Final = 64 << 10
 
 _STEP_ROWS: Final = 256
 """Rows of a record that are looked at in one step: 0.1 ms."""
-
-
-class GroupRow(msgspec.Struct, frozen=True, array_like=True):
-    """The row of ``keys.GROUP_KEY``."""
-
-    group_id: str
-    position: int
-    digest: int  # of the record there
-
-
-_encode_row: Final = msgspec.msgpack.Encoder().encode
-_decode_row: Final = msgspec.msgpack.Decoder(GroupRow).decode
 
 
 class Pending(NamedTuple):
@@ -146,7 +133,7 @@ async def create_member(
     key_retention: KeyRetention | None = None,
 ) -> "MemberBackend":
     """As ``backend.create``, of a member of a group; a new store has no history yet."""
-    opened = await asyncio.to_thread(_ext_open, path)
+    opened = await asyncio.to_thread(ext_open_member, path)
     mlog.info("event store opened", extra={"path": str(path), "types": len(opened.types)})
     keys_kept = key_retention or KeyRetention()
     # retention begins when it is active
@@ -157,17 +144,6 @@ async def create_member(
         backend.control = await control.listen(opened.store)
         stack.pop_all()
     return backend
-
-
-def _ext_open(path: Path) -> Opened:
-    """Open the store, if its group can be read."""
-    opened = ext_open_member(path)
-    try:
-        read_group(opened.store)
-    except BaseException:
-        opened.store.ext_close()
-        raise
-    return opened
 
 
 class MemberBackend(RocksDbBackend):
@@ -191,7 +167,7 @@ class MemberBackend(RocksDbBackend):
         super().__init__(opened, on_commit, rules, clock, key_retention)
         self.is_passive = True
         self.rules_when_active: Sequence[RetentionRule] = ()
-        self.group_row = read_group(self._store)
+        self.group_row = self._read(self._store.group_row)
         self.pending: Pending | None = None
         self.on_applied: Callable[[Sequence[AppliedBlock]], Awaitable[None]] = _ignore
         self._append_record: AppendCb | None = None
@@ -294,7 +270,7 @@ class MemberBackend(RocksDbBackend):
             part = Commit()
             part.batch = records.write_batch(operations, families)
             if number == len(parts):
-                part.batch.put(keys.GROUP_KEY, _encode_row(row), families[0])
+                part.batch.put(keys.GROUP_KEY, encode_group(row), families[0])
                 part.sessions = {*sessions}
             self._store.write(part)
             yield
@@ -460,7 +436,7 @@ class MemberBackend(RocksDbBackend):
         opened = await asyncio.to_thread(ext_call, ext_load, self._store)
         self._adopt(opened)
         self._clock.go_on(opened.clock.encode())
-        self.group_row = read_group(self._store)
+        self.group_row = self._read(self._store.group_row)
 
     async def _on_storage_thread(self, ext_job: Callable[[], object]) -> None:
         done: asyncio.Future[object] = self._loop.create_future()
@@ -483,15 +459,3 @@ async def _encode(batch: RowBatch, place: PartPlace) -> bytes:
 
 async def _ignore(_: Sequence[AppliedBlock]) -> None:
     pass
-
-
-def read_group(store: Store) -> GroupRow | None:
-    """The group of a store, and how far it has come; None: it belongs to none."""
-    with store.in_use(), store.errors():
-        found: bytes | None = store.family("default").get(keys.GROUP_KEY)
-    if found is None:
-        return None
-    try:
-        return _decode_row(found)
-    except msgspec.DecodeError as e:
-        raise StoreDamagedError(f"{store.path}: the event store is damaged: its group: {e}") from e

@@ -100,7 +100,7 @@ def _ext_load_new(store: Store) -> Opened:
     """Load a store that was just opened, and give it a history if it is to have one."""
     try:
         ext_remove_scratch(store.path)
-        if not store.is_recorded and store.has_group():
+        if store.group_row() is not None and not store.is_recorded:
             raise StorageError(
                 f"{store.path}: the event store is that of a member of a group, and the others"
                 " would not have what it registers alone: configure event_core.group, or make a"

@@ -34,8 +34,10 @@ from eventer_bridge.backends.retention import Share
 from eventer_bridge.backends.rocksdb import contents, keys
 from eventer_bridge.backends.rocksdb.commit import Commit
 from eventer_bridge.backends.rocksdb.contents import (
+    GroupRow,
     note,
     read_clock,
+    read_group,
     read_in_order_ends,
     read_spent,
     read_types,
@@ -433,10 +435,10 @@ class Store(Database):
                 rows.status()
         return sorted(found)
 
-    def has_group(self) -> bool:
-        """Whether it is that of a member of a group (``member``)."""
+    def group_row(self) -> GroupRow | None:
+        """Its group, and how far it has come (``member``); None: it belongs to none."""
         with self.errors():
-            return self._db.get(keys.GROUP_KEY) is not None
+            return read_group(self.path, self._db)
 
     def history_id(self) -> str | None:
         """Name of the history (``history``); None: it was just created."""

@@ -104,16 +104,19 @@ def ingest(
         from mariner_spark.lake import ingest as ingestion  # noqa: PLC0415  # only for this command
         from mariner_spark.lake.maintenance import count  # noqa: PLC0415
 
-        n_before, _ = count(path)
         if store is not None:
             with progress("ingest") as on_progress:
-                ingestion.ingest_store(path, store, value_path=value_path, on_progress=on_progress)
+                n_added = ingestion.ingest_store(
+                    path, store, value_path=value_path, on_progress=on_progress
+                )
         else:
             source = _source_options(server, server_ids, batch)
             if allow_loss:
                 source["failOnDataLoss"] = "false"
-            with Console(stderr=True).status(f"{counted(n_before, 'event')} in the lake") as status:
-                ingestion.ingest(
+            with Console(stderr=True).status(
+                f"{counted(count(path)[0], 'event')} in the lake"
+            ) as status:
+                n_added = ingestion.ingest(
                     path,
                     source,
                     value_path=value_path,
@@ -125,7 +128,7 @@ def ingest(
         n_events, n_files = count(path)
     seconds = time.monotonic() - started
     output.write_text(
-        f"{without_secrets(path)}: {counted(n_events - n_before, 'event')} added,"
+        f"{without_secrets(path)}: {counted(n_added, 'event')} added,"
         f" {counted(n_events, 'event')} in {counted(n_files, 'file')}, {seconds:.1f} s"
     )
 

@@ -49,10 +49,11 @@ def ingest(
     value_path: str | None = None,
     interval_s: float | None = None,
     on_progress: Callable[[], None] = lambda: None,
-) -> None:
+) -> int:
     """Append the events of gateways that a lake lacks; creates the lake if there is none.
 
-    Also updates the derived tables, and compacts the lake now and then in a continuous run.
+    Returns how many it added. Also updates the derived tables, and compacts the lake now and then
+    in a continuous run.
 
     Args:
         path: the lake.
@@ -78,10 +79,11 @@ def ingest(
             stream.prepareForTriggerAvailableNow()
         start = _find_start(lake, stream)
         lake.create(EVENTS, value_path)
-        updated_s = compacted_s = time.monotonic()
+        n_added, updated_s = 0, time.monotonic()
+        compacted_s = updated_s
         with processes() as pool:
             for parts in stream.batches(start, ends=not is_endless):
-                _add(lake, stream.read, parts, pool, histories=stream.histories)
+                n_added += _add(lake, stream.read, parts, pool, histories=stream.histories)
                 on_progress()
                 if (now_s := time.monotonic()) - updated_s >= limits.UPDATE_S:
                     update(path)
@@ -93,6 +95,7 @@ def ingest(
     finally:
         stream.stop()
     update(path)
+    return n_added
 
 
 def ingest_store(
@@ -101,7 +104,7 @@ def ingest_store(
     *,
     value_path: str | None = None,
     on_progress: Callable[[int, int], None] = lambda _done, _total: None,
-) -> None:
+) -> int:
     """Append the events of a store, or of a backup, that a lake lacks, as :func:`ingest` does.
 
     ``on_progress`` is called with the number of parts done, and of all. Raises LakeError as there;
@@ -119,8 +122,9 @@ def ingest_store(
     parts = store.plan(store_path, driver, selection, n_parts)
     read = partial(store.read, selection=selection, schema=schema.arrow_schema(schema.WITHOUT_TYPE))
     with processes() as pool:
-        _add(lake, read, parts, pool, histories=found.histories, on_progress=on_progress)
+        n_added = _add(lake, read, parts, pool, histories=found.histories, on_progress=on_progress)
     update(path)
+    return n_added
 
 
 def _add(
@@ -131,12 +135,15 @@ def _add(
     *,
     histories: Mapping[int, history.History],
     on_progress: Callable[[int, int], None] = lambda _done, _total: None,
-) -> None:
-    """Append the events of parts, which have all events after the positions, up to some id."""
+) -> int:
+    """Append the events of parts, which have all events after the positions, up to some id.
+
+    Returns how many it added.
+    """
     base = positions_of(lake.open())
     _check(lake, base, histories)
     written = do_all(pool, partial(write_new, lake, base, read), parts, on_progress)
-    append(lake, base, written, {server: i.id for server, i in histories.items()})
+    return append(lake, base, written, {server: i.id for server, i in histories.items()})
 
 
 def _find_start(lake: Lake, stream: StreamReader) -> dict[str, Any]:

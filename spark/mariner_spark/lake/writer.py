@@ -8,6 +8,7 @@ the event, and, where the server reports its history, both halves of that UUID.
 ``mariner/servers/N`` are the ids of the servers, from N = 0.
 """
 
+import json
 import struct
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,7 +24,7 @@ from deltalake.transaction import AddAction
 from eventer_bridge.backends import history
 from mariner_spark import limits
 from mariner_spark.errors import LakeError
-from mariner_spark.lake.tables import EVENTS, Lake, value_path_of, write_events
+from mariner_spark.lake.tables import EVENTS, Lake, paths_of, value_path_of, write_events
 
 _APP: Final = "mariner"
 _FIELDS: Final = ("session", "instance", "timestamp", "history-high", "history-low")
@@ -112,15 +113,17 @@ def write_new(lake: Lake, base: Positions, read: ReadPart, part: Any) -> Written
 
 def append(
     lake: Lake, base: Positions, written: Sequence[Written], histories: Mapping[int, str]
-) -> None:
+) -> int:
     """Commit the files of all tasks: all events after the positions ``base``, up to some id.
 
-    ``histories`` are the names of the histories of the servers, as far as known. Raises LakeError,
-    with the lake unchanged, if another writer added events of the same servers, or a file is gone.
+    Returns the number of events that this added, whatever others add meanwhile. ``histories`` are
+    the names of the histories of the servers, as far as known. Raises LakeError, with the lake
+    unchanged, if another writer added events of the same servers, or a file is gone.
     """
     files = [file for part in written for file in part.files]
     if not files:
-        return
+        return 0
+    n_events = sum(int(json.loads(file.stats)["numRecords"]) for file in files)
     with lake.errors():  # a vacuum may have been faster
         found = lake.files(EVENTS).get_file_info([i.path for i in files])
     for file, info in zip(files, found, strict=True):
@@ -136,8 +139,8 @@ def append(
     for _ in range(limits.COMMIT_TRIES):
         table = lake.open()
         current = {i: position_of(table, i) for i in reached}
-        if current == reached:  # done, but the answer was lost
-            return
+        if current == reached:  # done: by this, and the answer was lost, or by another ingestion
+            return n_events if files[0].path in paths_of(table) else 0
         for server, found_position in current.items():
             if found_position != base.get(server):
                 raise LakeError(
@@ -145,7 +148,7 @@ def append(
                     " a time; start this one again"
                 )
         if lake.commit(table, EVENTS, files, transactions(table, reached)):
-            return
+            return n_events
     raise LakeError(f"{lake}: {limits.COMMIT_TRIES} commits failed: too many writers")
 
 

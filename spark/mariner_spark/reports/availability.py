@@ -17,8 +17,9 @@ Events of these types count only if the server in the type is the server of the 
 reports only itself, but a client can register anything.
 """
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
@@ -44,6 +45,18 @@ def _totals_of_runs(_events: DataFrame, found: DataFrame) -> DataFrame:
         sf.count_distinct(sf.struct(*_SUBJECT)).alias("subjects"),
         sf.count_distinct("server").alias("servers"),
         sf.max_by(longest, order).alias("longest"),
+    )
+
+
+def _latest_of_each_kind(found: DataFrame) -> DataFrame:
+    """Of each kind, so that many short connections leave the engines in."""
+    order = (sf.desc("begin"), *_SUBJECT, "end", "is_begin_seen", "ended_by")
+    number = sf.row_number().over(Window.partitionBy("kind").orderBy(*order))
+    return (
+        found.select("*", number.alias("number"))
+        .where(sf.col("number") <= limits.REPORT_ROWS)
+        .orderBy(*order)
+        .select(*_SUBJECT, "begin", "end", _up_s().alias("up_s"), *_RUN[-2:])
     )
 
 
@@ -97,7 +110,9 @@ def find_availability(events: DataFrame) -> DataFrame:
 
 
 def find_runs(events: DataFrame) -> DataFrame:
-    """Runs of engines, and connected times of clients, in any order; :func:`runs` has the latest.
+    """Runs of engines, and connected times of clients, in any order.
+
+    :func:`runs` has the latest ``limits.REPORT_ROWS`` of each kind.
 
     A row is an uninterrupted time in which an engine ran, or a client had a connection:
 
@@ -269,7 +284,9 @@ def _mark(moment: str, is_begin: bool, is_seen: bool) -> Column:
 # --- on the page --------------------------------------------------------------------------
 
 
-def _view_availability(rows: Sequence[views.Row], totals: views.Row) -> views.View:
+def _view_availability(
+    rows: Sequence[views.Row], totals: views.Row, _domain: views.Domain
+) -> views.View:
     shown = rows[: views.N_BARS]
     names = _labels_of_subjects(shown, totals)
     marks = [
@@ -286,41 +303,86 @@ def _view_availability(rows: Sequence[views.Row], totals: views.Row) -> views.Vi
     tips = views.tooltip(what="name", up="up", down="down", runs="runs")
     engines, clients = (views.plural(totals[f"{i}s"], i) for i in ("engine", "client"))
     finding = f"{engines}, killed {views.plural(totals['killed'], 'time')}; {clients}."
+    if all(row["share"] is None for row in shown):
+        return views.View(finding)
     note = views.part_of(len(shown), totals["rows"], "row")
-    spec = views.bars(marks, list(names.values()), tips)
+    spec = views.bars(marks, list(names.values()), tips, views.shares_axis("value"))
     return views.View(finding, [views.Chart("Part of the time that it was up", spec, note=note)])
 
 
-def _view_runs(rows: Sequence[views.Row], totals: views.Row) -> views.View:
+_STATES: Final = {
+    (False, False): "up",
+    (False, True): "ended by being killed",
+    (True, False): "several short times up",
+    (True, True): "several, some of them killed",
+}
+_COLOURS: Final = dict(
+    zip(_STATES.values(), ("#3ca951", "#ff725c", "#a8d5ae", "#ffc2b5"), strict=True)
+)
+
+
+def _view_runs(rows: Sequence[views.Row], totals: views.Row, domain: views.Domain) -> views.View:
     engines_first = sorted(rows, key=lambda row: (row["kind"] != "engine", row["begin"]))
     names = _labels_of_subjects(engines_first, totals)
     shown = dict(list(names.items())[: views.N_BARS])
-    colours = {"up": "#3ca951", "ended by being killed": "#ff725c"}
-    state = {True: "ended by being killed", False: "up"}
-    marks = [
-        {
-            "name": shown[_subject(row)],
-            "begin": views.ms(row["begin"]),
-            "end": views.ms(row["end"]),
-            "state": state[row["ended_by"] == "killed"],
-            "when": f"{formats.moment(row['begin'])} to {formats.moment(row['end'])}",
-            "shown": formats.duration(row["up_s"]),
-            "ended": row["ended_by"] or "still up",
-        }
-        for row in rows
-        if _subject(row) in shown
-    ]
-    tips = views.tooltip(what="name", up="shown", from_to="when", end="ended")
+    found = [row for row in rows if _subject(row) in shown]
+    marks = [_mark_of(group, shown) for group in _drawn_as_one(found, domain)]
+    tips = views.tooltip(what="name", up="shown", times="times", from_to="when", end="ended")
     longest = totals["longest"]
     finding = (
         f"{views.plural(totals['rows'], 'time')} up; the longest is of"
         f" {formats.name(_name_of_subject(longest, totals))},"
         f" for {formats.duration(longest['up_s'])}."
     )
-    chart = views.timeline("Times up", marks, names=shown, colours=colours, tips=tips)
+    notes = [views.part_of(len(shown), totals["subjects"], "row")]
+    if len(rows) < totals["rows"]:
+        notes.append(f"of each kind the latest {views.plural(limits.REPORT_ROWS, 'time')}")
     return views.View(
-        finding, [chart._replace(note=views.part_of(len(shown), totals["subjects"], "row"))]
-    )
+        finding,
+        views.timeline(
+            "Times up", marks, names=shown, colours=_COLOURS, tips=tips, domain=domain,
+            note="; ".join(filter(None, notes)),
+        ),
+    )  # fmt: skip
+
+
+def _drawn_as_one(rows: Sequence[views.Row], domain: views.Domain) -> list[list[views.Row]]:
+    """Runs by their marks: short ones of the same subject that are close to each other have one."""
+    close = timedelta(milliseconds=(domain[1] - domain[0]) / views.MARKS)
+    groups: list[list[views.Row]] = []
+    last: dict[tuple[int, str, str | None], list[views.Row]] = {}
+    for row in sorted(rows, key=lambda row: row["begin"]):
+        group = last.get(_subject(row))
+        if group and all(
+            length < close
+            for length in (
+                row["end"] - row["begin"],
+                group[-1]["end"] - group[-1]["begin"],
+                row["begin"] - group[-1]["end"],
+            )
+        ):
+            group.append(row)
+        else:
+            last[_subject(row)] = [row]
+            groups.append(last[_subject(row)])
+    return groups
+
+
+def _mark_of(
+    group: Sequence[views.Row], names: Mapping[tuple[int, str, str | None], str]
+) -> dict[str, Any]:
+    first, last = group[0], group[-1]
+    is_killed = any(row["ended_by"] == "killed" for row in group)
+    return {
+        "name": names[_subject(first)],
+        "begin": views.ms(first["begin"]),
+        "end": views.ms(last["end"]),
+        "state": _STATES[len(group) > 1, is_killed],
+        "when": f"{formats.moment(first['begin'])} to {formats.moment(last['end'])}",
+        "shown": formats.duration(sum(row["up_s"] for row in group)),
+        "times": formats.count(len(group)),
+        "ended": last["ended_by"] or "still up",
+    }
 
 
 def _subject(row: views.Row) -> tuple[int, str, str | None]:
@@ -380,12 +442,8 @@ RUNS: Final = views.Report(
         end="End: moment", up_s="Up for: duration", ended_by="Ended by: text",
         is_begin_seen="Begin seen: flag",
     ),
-    first=lambda found: (
-        found.orderBy(sf.desc("begin"), *_SUBJECT, "end", "is_begin_seen", "ended_by")
-        .limit(limits.REPORT_ROWS)
-        .select(*_SUBJECT, "begin", "end", _up_s().alias("up_s"), *_RUN[-2:])
-    ),
-    first_are="those that began last",
+    first=_latest_of_each_kind,
+    first_are="of each kind those that began last",
     totals=_totals_of_runs,
     is_about_servers=True,
 )  # fmt: skip

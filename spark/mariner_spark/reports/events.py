@@ -110,6 +110,12 @@ def seconds(us: Column) -> Column:
     return us / sf.lit(float(SECOND_US))
 
 
+def rank_error(n_rows: Column) -> Column:
+    """How many ranks an approximate percentile of so many rows may be off; 0: it is exact."""
+    n_off = sf.ceil(n_rows / limits.PERCENTILE_ACCURACY)
+    return sf.when(n_rows < limits.PERCENTILE_EXACT_ROWS, sf.lit(0)).otherwise(n_off).cast("long")
+
+
 def moment(us: int) -> Column:
     """A moment given in microseconds."""
     return sf.timestamp_micros(sf.lit(us))
@@ -137,6 +143,13 @@ def bucket_width(span: Span) -> timedelta:
         if last - first < limits.REPORT_BUCKETS:
             return width
     raise AssertionError("a span of more than 10,000 years")
+
+
+def span_of_buckets(span: Span) -> Span:
+    """From the first bucket of a span to the end of its last one; one moment stays one."""
+    width_us = to_us(bucket_width(span))
+    first, last = ((i - _ORIGIN_US) // width_us * width_us + _ORIGIN_US for i in span)
+    return span if span.first == span.last else Span(max(first, times.MIN_US), last + width_us)
 
 
 def bucket(width: timedelta) -> Column:

@@ -4,12 +4,21 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final
 
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
 
 from mariner_spark import limits
 from mariner_spark.reports import formats, views
-from mariner_spark.reports.events import is_of_core, moment, prepare, seconds, span_of, to_us, us
+from mariner_spark.reports.events import (
+    is_of_core,
+    moment,
+    prepare,
+    rank_error,
+    seconds,
+    span_of,
+    to_us,
+    us,
+)
 
 FACTOR: Final = 3.0
 """A silence of more than so many median intervals is a gap: twice is a single lost event."""
@@ -34,6 +43,8 @@ def find_gaps(
     * ``expected_s``: expected interval in seconds: ``expected``, or the median of the type's
       intervals (zero intervals do not count; types with fewer than ``limits.MIN_INTERVALS`` have
       no gaps), of which more than ``factor`` are a gap
+    * ``rank_error``: how many ranks the median may be off, because there are many intervals; 0:
+      ``expected_s`` is exact
     * ``ratio``: ``silence_s`` / ``expected_s``
     * ``is_open``: whether it lasted until the end, which is ``end_us`` (the timestamp of the last
       event of any type, in microseconds) or, without it, that of the last one of ``events``
@@ -45,8 +56,7 @@ def find_gaps(
     end = moment(span_of(events).last if end_us is None else end_us)
     if not with_core:
         events = events.where(~is_of_core())
-    of_type = Window.partitionBy("type_path")
-    in_order = of_type.orderBy("timestamp")
+    in_order = Window.partitionBy("type_path").orderBy("timestamp")
     silence = (us("end") - us("begin")).alias("silence_us")
     intervals = (
         events.select(
@@ -58,19 +68,11 @@ def find_gaps(
         .select("*", silence)
         .where("silence_us > 0")
     )
-    if expected is not None:
-        compared = intervals.select("*", sf.lit(float(to_us(expected))).alias("expected_us"))
-        is_gap = sf.col("silence_us") > sf.col("expected_us")
-    else:
-        closed = sf.when(~sf.col("is_open"), sf.col("silence_us"))
-        median = sf.percentile_approx(closed, 0.5, limits.PERCENTILE_ACCURACY)
-        enough = sf.count(closed).over(of_type) >= limits.MIN_INTERVALS
-        compared = intervals.select(
-            "*", sf.when(enough, median.over(of_type)).cast("double").alias("expected_us")
-        )
-        is_gap = sf.col("silence_us") > sf.col("expected_us") * factor
+    usual, error = _usual() if expected is None else (sf.lit(float(to_us(expected))), sf.lit(0))
+    n_usual = factor if expected is None else 1.0
     return (
-        compared.where(is_gap)
+        intervals.select("*", usual.alias("expected_us"), error.cast("long").alias("rank_error"))
+        .where(sf.col("silence_us") > sf.col("expected_us") * n_usual)
         .select("*", (sf.col("silence_us") / sf.col("expected_us")).alias("ratio"))
         .select(
             "type_path",
@@ -80,14 +82,25 @@ def find_gaps(
             seconds(sf.col("expected_us")).alias("expected_s"),
             "ratio",
             "is_open",
+            "rank_error",
         )
     )
+
+
+def _usual() -> tuple[Column, Column]:
+    """Median of a type's intervals in microseconds, and how many ranks it may be off."""
+    of_type = Window.partitionBy("type_path")
+    closed = sf.when(~sf.col("is_open"), sf.col("silence_us"))
+    number = sf.count(closed).over(of_type)
+    median = sf.percentile_approx(closed, 0.5, limits.PERCENTILE_ACCURACY).over(of_type)
+    enough = sf.when(number >= limits.MIN_INTERVALS, median)
+    return enough.cast("double"), rank_error(number)
 
 
 # --- on the page --------------------------------------------------------------------------
 
 
-def _view(rows: Sequence[views.Row], totals: views.Row) -> views.View:
+def _view(rows: Sequence[views.Row], totals: views.Row, domain: views.Domain) -> views.View:
     names = views.labels_of("type_path", rows)
     shown = dict(list(names.items())[: views.N_BARS])
     colours = {"until the end": "#ff725c", "until the next event": "#e8a33d"}
@@ -114,21 +127,25 @@ def _view(rows: Sequence[views.Row], totals: views.Row) -> views.View:
         f" Silent until the end: {formats.count(totals['open'])}."
     )
     note = views.part_of(len(shown), totals["types"], "type")
-    chart = views.timeline("Silences", marks, names=shown, colours=colours, tips=tips)
-    return views.View(finding, [chart._replace(note=note)])
+    return views.View(
+        finding,
+        views.timeline(
+            "Silences", marks, names=shown, colours=colours, tips=tips, domain=domain, note=note
+        ),
+    )
 
 
 REPORT: Final = views.Report(
     "gaps",
     "Gaps",
     "Types that were silent for longer than expected: for more than three times the median"
-    " of their intervals.",
+    f" of their intervals, which is {views.ACCURACY}.",
     lambda events, i: find_gaps(events, end_us=i.end_us, with_core=i.with_core),
     _view,
     views.columns(
         type_path="Type: path", begin="Silent from: moment", end="Until: moment",
         silence_s="Silence: duration", expected_s="Expected: duration", ratio="Ratio: ratio",
-        is_open="Until the end: flag",
+        is_open="Until the end: flag", rank_error="Ranks off: count",
     ),
     first=lambda found: found.orderBy(
         sf.desc("ratio"), "begin", "type_path"

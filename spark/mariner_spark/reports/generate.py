@@ -35,7 +35,7 @@ from mariner_spark.reports import (
 )
 from mariner_spark.reports import values as values_report
 from mariner_spark.reports.availability import find_runs
-from mariner_spark.reports.events import Extent, Span, prepare, span_of
+from mariner_spark.reports.events import Extent, Span, prepare, span_of, span_of_buckets
 from mariner_spark.reports.page import Fact, Section
 from mariner_spark.source import network, options, snapshots, store
 from mariner_spark.source.options import Options, Selection
@@ -140,13 +140,14 @@ def generate(spark: SparkSession, job: ReportJob, on_step: Callable[[str, int], 
         on_step(what, len(reports) + 2)
 
     step("reading events")
-    overview, sections = _write_reports(spark, job, reports, step)
+    overview, domain, sections = _write_reports(spark, job, reports, step)
     step("making the page")
     text = page.render(
         title="Event report",
         about=_about(job, overview),
         facts=_facts(overview),
         sections=sections,
+        domain=domain,
         programs=page.chart_programs(),
     )
     path = job.folder / PAGE
@@ -159,16 +160,17 @@ def _write_reports(
     job: ReportJob,
     reports: Sequence[views.Report],
     step: Callable[[str], None],
-) -> tuple[Overview, list[Section]]:
+) -> tuple[Overview, views.Domain, list[Section]]:
     sections = []
     has_types = job.types is not None
     with contextlib.ExitStack() as stack:
         # before the events are read: later events must not make a type look silent
         end_us = last_us(spark, job) if has_types else times.MIN_US
         events = stack.enter_context(_read(spark, job))
-        everything = events
+        everything, spans = events, []
         if has_types and any(i.is_about_servers for i in reports):
             everything = stack.enter_context(_read(spark, job._replace(types=None)))
+            spans.append(span_of(everything))
         if sum(i.is_about_servers for i in reports) > 1:
             everything = stack.enter_context(_persisted(find_runs(everything)))
         overview = _overview(events)
@@ -178,6 +180,7 @@ def _write_reports(
             end_us=max(end_us, overview.extent.span.last),
             depth=job.depth,
             with_core=has_types,
+            value_path=_value_path(job),
         )
         for report in reports:
             step(report.name)
@@ -185,7 +188,10 @@ def _write_reports(
             table, totals = _compute(report, about, settings)
             _write(table, job.folder / report.name)
             sections.append(Section(report, table.to_pylist(), totals))
-    return overview, sections
+    spans.append(span_of_buckets(overview.extent.span))
+    first = min(span.first for span in spans)
+    last = max(settings.end_us, *(span.last for span in spans))
+    return overview, (first / 1_000, last / 1_000), sections
 
 
 def _compute(

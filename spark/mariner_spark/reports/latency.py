@@ -9,7 +9,7 @@ from pyspark.sql import functions as sf
 
 from mariner_spark import limits
 from mariner_spark.reports import formats, views
-from mariner_spark.reports.events import prefix, prepare, seconds, to_us, us
+from mariner_spark.reports.events import prefix, prepare, rank_error, seconds, to_us, us
 
 LATE: Final = timedelta(minutes=1)
 
@@ -30,6 +30,7 @@ def find_latencies(events: DataFrame, *, depth: int = 2, late: timedelta = LATE)
     * ``future``: number of events with a source timestamp after the timestamp (a wrong clock)
     * ``min_s``, ``max_s``: least and largest latency in seconds; negative for future events
     * ``p50_s``, ``p95_s``, ``p99_s``: percentiles of the latency in seconds, without future events
+    * ``rank_error``: how many ranks these may be off, because there are many events; 0: exact
     """
     found = sf.col("latency_us")
     past = sf.when(found >= 0, found)
@@ -59,6 +60,7 @@ def find_latencies(events: DataFrame, *, depth: int = 2, late: timedelta = LATE)
                 for i, name in enumerate(_PERCENTILES)
             ),
             "max_s",
+            rank_error(sf.col("with_source") - sf.col("future")).alias("rank_error"),
         )
     )
 
@@ -66,13 +68,14 @@ def find_latencies(events: DataFrame, *, depth: int = 2, late: timedelta = LATE)
 # --- on the page --------------------------------------------------------------------------
 
 
-def _view(rows: Sequence[views.Row], totals: views.Row) -> views.View:
+def _view(rows: Sequence[views.Row], totals: views.Row, _domain: views.Domain) -> views.View:
     measured = [row for row in rows if row["p50_s"] is not None]
     with_source, late, future = (
         formats.count(totals[name]) for name in ("with_source", "late", "future")
     )
     finding = (
-        f"{with_source} of {views.plural(totals['events'], 'event')} have a source timestamp."
+        f"{with_source} of {views.plural(totals['events'], 'event')}"
+        f" {'has' if totals['with_source'] == 1 else 'have'} a source timestamp."
         f" Late: {late}. From the future: {future}."
     )
     if not measured:
@@ -88,22 +91,33 @@ def _view(rows: Sequence[views.Row], totals: views.Row) -> views.View:
             "events": formats.count(row["with_source"]),
         }
         for row in measured[: views.N_BARS]
-        for percentile in colours
+        for percentile in reversed(colours)  # the larger point is below the smaller one
     ]
     y = views.names_axis(list(names.values()))
     tips = views.tooltip(type="name", percentile="percentile", latency="shown", events="events")
     line = {"type": "line", "strokeWidth": 2, "opacity": 0.5}
-    point = {"type": "point", "filled": True, "size": 90, "opacity": 1}
+    point = {"type": "point", "filled": True, "opacity": 1}
+    size = {
+        "field": "percentile",
+        "type": "ordinal",
+        "sort": list(colours),
+        "scale": {"domain": list(colours), "range": [30, 110, 250]},
+        "legend": None,
+    }
     x = views.durations_axis("value", [mark["value"] for mark in marks])
     layer: list[views.Spec] = [
         {"mark": line, "encoding": {"detail": {"field": "name"}, "color": {"value": "#9498a0"}}},
         {
             "mark": point,
-            "encoding": {"color": views.colour("percentile", colours), "tooltip": tips},
+            "encoding": {
+                "color": views.colour("percentile", colours),
+                "size": size,
+                "tooltip": tips,
+            },
         },
     ]
     spec = views.chart(
-        marks, views.ROW_PX * len(names) + 40, encoding={"y": y, "x": x}, layer=layer
+        marks, views.ROW_PX * len(names) + views.AXIS_PX, encoding={"y": y, "x": x}, layer=layer
     )
     note = views.part_of(len(names), totals["rows"], "row")
     legend = tuple(colours.items())
@@ -116,12 +130,14 @@ REPORT: Final = views.Report(
     "latency",
     "Latency",
     "How long events took from their source timestamp into the store, by type prefix. Late:"
-    " more than a minute. From the future: the source's clock was ahead.",
+    " more than a minute. From the future: the source's clock was ahead. A percentile (p50, p95,"
+    f" p99) of events is {views.ACCURACY}.",
     lambda events, i: find_latencies(events, depth=i.depth),
     _view,
     views.columns(
         prefix="Type prefix: path", p50_s="p50: duration", p95_s="p95: duration",
-        p99_s="p99: duration", min_s="Least: duration", max_s="Most: duration", late="Late: count",
+        p99_s="p99: duration", rank_error="Ranks off: count", min_s="Least: duration",
+        max_s="Most: duration", late="Late: count",
         future="Future: count", with_source="With source: count", events="Events: count",
     ),
     first=lambda found: found.orderBy(sf.desc("with_source"), "prefix").limit(limits.REPORT_ROWS),

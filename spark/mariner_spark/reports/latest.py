@@ -39,7 +39,7 @@ def find_latest(events: DataFrame) -> DataFrame:
 # --- on the page --------------------------------------------------------------------------
 
 
-def _view(rows: Sequence[views.Row], totals: views.Row) -> views.View:
+def _view(rows: Sequence[views.Row], totals: views.Row, _domain: views.Domain) -> views.View:
     """No charts: the table is enough."""
     last = rows[0]
     n_types = views.plural(totals["rows"], "type")

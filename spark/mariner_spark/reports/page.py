@@ -22,7 +22,7 @@ import vl_convert
 
 from mariner_spark import limits
 from mariner_spark.reports import formats
-from mariner_spark.reports.views import Column, Report, Row, View
+from mariner_spark.reports.views import Column, Domain, Report, Row, View
 from mariner_spark.session import cache_folder
 
 VEGA_LITE: Final = "6.4"
@@ -71,11 +71,11 @@ def chart_programs() -> str:
 
 def render(
     *, title: str, about: Sequence[Fact], facts: Sequence[Fact], sections: Sequence[Section],
-    programs: str,
+    domain: Domain, programs: str,
 ) -> str:  # fmt: skip
     """The page; without ``facts``, there are no events. ``programs``: :func:`chart_programs`."""
     specs: dict[str, Any] = {}
-    shown = [_section(section, specs) for section in sections]
+    shown = [_section(section, domain, specs) for section in sections]
     scripts = (programs, _read("page.js")) if specs else ()
     template = _ENVIRONMENT.from_string(_read("page.html.jinja"))
     return template.render(
@@ -94,10 +94,10 @@ def _read(name: str) -> str:
     return (_FOLDER / name).read_text(encoding="utf-8")
 
 
-def _section(section: Section, specs: dict[str, Any]) -> dict[str, Any]:
+def _section(section: Section, domain: Domain, specs: dict[str, Any]) -> dict[str, Any]:
     """Variables of the template for a report; its charts' specifications go to ``specs``."""
     report, rows, totals = section
-    view = report.view(rows, totals) if rows else View("")
+    view = report.view(rows, totals, domain) if rows else View("")
     charts = [(f"{report.name}-{number}", chart) for number, chart in enumerate(view.charts)]
     specs |= {name: chart.spec for name, chart in charts}
     small = [i for i in charts if i[1].is_small]  # side by side

@@ -56,13 +56,16 @@ def find_top(events: DataFrame, *, extent: Extent | None = None) -> DataFrame:
 # --- on the page --------------------------------------------------------------------------
 
 
-def _view(rows: Sequence[views.Row], totals: views.Row) -> views.View:
+def _view(rows: Sequence[views.Row], totals: views.Row, _domain: views.Domain) -> views.View:
     finding = (
-        f"{formats.name(rows[0]['type_path'])} is the largest: {formats.count(rows[0]['events'])}"
-        f" events ({formats.show('share', rows[0]['events_share'])}),"
+        f"{formats.name(rows[0]['type_path'])} is the largest:"
+        f" {views.plural(rows[0]['events'], 'event')}"
+        f" ({formats.show('share', rows[0]['events_share'])}),"
         f" {formats.size(rows[0]['bytes'])} of payload"
         f" ({formats.show('share', rows[0]['bytes_share'])})."
     )
+    if len(rows) == 1:
+        return views.View(finding)
     kinds = (("events", "Events", "count"), ("bytes", "Bytes of payload", "size"))
     found = [_largest(rows, field, title, kind) for field, title, kind in kinds]
     note = views.part_of(min(len(rows), views.N_BARS), totals["rows"], "type")

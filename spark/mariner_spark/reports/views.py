@@ -12,13 +12,16 @@ from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
 from pyspark.sql import DataFrame
 
-from mariner_spark import times
+from mariner_spark import limits, times
 from mariner_spark.reports import formats
 from mariner_spark.reports.events import Extent
 
 Row = Mapping[str, Any]
 Spec = dict[str, Any]
 Rows = Sequence[dict[str, Any]]
+Domain = tuple[float, float]
+"""The time of a page, in milliseconds: from its first to its last moment; equal: there is only one,
+and charts over time have nothing to show."""
 Key = TypeVar("Key", bound=Hashable)
 P = ParamSpec("P")
 
@@ -29,13 +32,15 @@ N_BARS: Final = 15
 class ReportSettings(NamedTuple):
     """Settings of a report; ``end_us``: timestamp of the last event of any type, in microseconds.
 
-    ``depth``: segments of a type prefix; ``with_core``: the core's own types were selected by name.
+    ``depth``: segments of a type prefix; ``with_core``: the core's own types were selected by name;
+    ``value_path``: that of the numbers.
     """
 
     extent: Extent
     end_us: int
     depth: int
     with_core: bool
+    value_path: str
 
 
 class Column(NamedTuple):
@@ -73,7 +78,7 @@ class Report(NamedTuple):
         title, about: title and description on the page.
         find: computes all its rows from prepared events.
         view: computes the sentence and the charts of the page from the first rows, at least one,
-            and the totals.
+            the totals, and the time of the page, which all axes of time have.
         columns: of the table on the page.
         first: selects and orders the rows of the files; ``first_are`` describes them.
         totals: computes totals of all rows, in a row, from prepared events and all rows; None:
@@ -85,7 +90,7 @@ class Report(NamedTuple):
     title: str
     about: str
     find: Callable[[DataFrame, ReportSettings], DataFrame]
-    view: Callable[[Sequence[Row], Row], View]
+    view: Callable[[Sequence[Row], Row, Domain], View]
     columns: Sequence[Column]
     first: Callable[[DataFrame], DataFrame] = lambda found: found
     first_are: str = ""
@@ -121,8 +126,20 @@ OTHERS: Final = "#9498a0"
 TICKS: Final = "max(2, width / 85)"
 """Number of moments that fit on the axis."""
 
+_CLOCK: Final = {
+    "year": "%Y", "quarter": "%B", "month": "%B", "week": "%b %d", "date": "%b %d",
+    "day": "%b %d", "hours": "%H:%M", "minutes": "%H:%M", "seconds": "%H:%M:%S",
+    "milliseconds": "%H:%M:%S.%L",
+}  # fmt: skip
+"""Formats of moments on an axis, by the unit that a tick begins: Vega's hours are twelve."""
+
+MARKS: Final = 100
+"""Marks that can be told apart along an axis of time: on a phone, a mark each other pixel."""
+
 ROW_PX: Final = 26
 CHART_PX: Final = 260
+AXIS_PX: Final = 30
+SMALL_PX: Final = 110
 
 _LARGEST: Final = 1e307
 
@@ -162,13 +179,18 @@ def chart(rows: Rows, height_px: int, **parts: Any) -> Spec:
     }
 
 
-def time_axis(field: str, domain: tuple[float, float] | None = None) -> Spec:
+def time_axis(field: str, domain: Domain) -> Spec:
     """Horizontal axis of moments, UTC."""
-    scale: Spec = {"type": "utc"}
-    if domain is not None:
-        # a plain domain becomes an expression that the interpreter of the page does not know
-        scale["domainRaw"] = {"signal": f"[{domain[0]!r}, {domain[1]!r}]"}
-    axis = {"title": None, "labelOverlap": True, "labelFlush": True, "tickCount": {"signal": TICKS}}
+    # a plain domain becomes an expression that the interpreter of the page does not know
+    scale = {"type": "utc", "domainRaw": {"signal": f"[{domain[0]!r}, {domain[1]!r}]"}}
+    axis = {
+        "title": None,
+        "format": _CLOCK,
+        "labelOverlap": "greedy",
+        "labelSeparation": 8,
+        "labelFlush": True,
+        "tickCount": {"signal": TICKS},
+    }
     return {"field": field, "type": "temporal", "scale": scale, "axis": axis}
 
 
@@ -192,15 +214,40 @@ def durations_axis(field: str, seconds: Sequence[float]) -> Spec:
     return {"field": field, "type": "quantitative", "scale": scale, "axis": axis}
 
 
-def numbers_axis(field: str, *, zero: bool = True) -> Spec:
-    """Axis of numbers."""
-    # beyond these there are no prefixes of units
+def numbers_axis(field: str, bounds: Sequence[float]) -> Spec:
+    """Axis of numbers of a small chart, from the least to the largest."""
+    low, high = min(bounds), max(bounds)
+    if low == high:
+        apart = abs(low) / 10 or 1.0
+        low, high = low - apart, high + apart
     label = (
-        "datum.value != 0 && (abs(datum.value) >= 1e15 || abs(datum.value) < 1e-15)"
-        " ? format(datum.value, '.4~g') : format(datum.value, '.6~s')"
+        "datum.value != 0 && (abs(datum.value) >= 1e12 || abs(datum.value) < 1e-4)"
+        " ? format(datum.value, '.4~g') : format(datum.value, ',.12~r')"
     )
-    axis = {"title": None, "labelExpr": label, "tickCount": {"signal": "max(2, height / 40)"}}
-    return {"field": field, "type": "quantitative", "scale": {"zero": zero}, "axis": axis}
+    n_ticks = SMALL_PX // 35  # of which two are there, whatever the bounds
+    return _axis(field, label, n_ticks, domain=[low, high])
+
+
+def counts_axis(field: str, largest: int) -> Spec:
+    """Axis of whole numbers from 0 on."""
+    label = "datum.value < 1e6 ? format(datum.value, ',d') : format(datum.value, '.6~s')"
+    n_ticks = CHART_PX // 50
+    spec = _axis(field, label, n_ticks, zero=True)
+    if largest < n_ticks:  # else there would be ticks between
+        spec["axis"]["values"] = list(range(largest + 1))
+    return spec
+
+
+def _axis(field: str, label: str, n_ticks: int, **scale: Any) -> Spec:
+    axis = {"title": None, "labelExpr": label, "tickCount": n_ticks}
+    return {"field": field, "type": "quantitative", "scale": scale, "axis": axis}
+
+
+def shares_axis(field: str) -> Spec:
+    """Horizontal axis of parts of a whole, with room for texts at its end."""
+    axis = {"title": None, "values": [0, 0.25, 0.5, 0.75, 1], "format": ".0%", "grid": True}
+    scale = {"domain": [0, 1.35]}
+    return {"field": field, "type": "quantitative", "scale": scale, "axis": axis}
 
 
 def colour(field: str, colours: dict[str, str]) -> Spec:
@@ -217,22 +264,21 @@ def tooltip(**fields: str) -> list[Spec]:
     ]
 
 
-def bars(rows: Rows, names: Sequence[str], tips: list[Spec]) -> Spec:
+def bars(rows: Rows, names: Sequence[str], tips: list[Spec], axis: Spec | None = None) -> Spec:
     """Horizontal bars: rows with ``name``, ``value`` and the text ``shown`` at their ends."""
-    encoding = {
-        "y": names_axis(names),
-        "x": numbers_axis("value") | {"axis": None},
-    }
+    # room for the texts
+    largest = max((row["value"] for row in rows), default=0) or 1
+    scale = {"domain": [0, largest * 1.4]}
+    plain = {"field": "value", "type": "quantitative", "axis": None, "scale": scale}
+    encoding = {"y": names_axis(names), "x": axis or plain}
     mark = {"type": "bar", "cornerRadiusEnd": 3, "height": {"band": 0.7}, "tooltip": True}
     text = {"type": "text", "align": "left", "dx": 5}
     layer = [
         {"mark": mark, "encoding": {"tooltip": tips}},
         {"mark": text, "encoding": {"text": {"field": "shown", "type": "nominal"}}},
     ]
-    # room for the texts
-    largest = max((row["value"] for row in rows), default=0) or 1
-    encoding["x"]["scale"] = {"domain": [0, largest * 1.4]}
-    return chart(rows, ROW_PX * len(names), encoding=encoding, layer=layer)
+    height_px = ROW_PX * len(names) + (AXIS_PX if axis else 0)
+    return chart(rows, height_px, encoding=encoding, layer=layer)
 
 
 def timeline(
@@ -242,23 +288,36 @@ def timeline(
     names: Mapping[Key, str],
     colours: Mapping[str, str],
     tips: list[Spec],
-) -> Chart:
-    """Bars from ``begin`` to ``end``, one line per name, coloured by ``state``."""
+    domain: Domain,
+    note: str,
+) -> list[Chart]:
+    """Bars from ``begin`` to ``end``, one line per name, coloured by ``state``.
+
+    None if the page has only one moment.
+    """
+    if domain[0] == domain[1]:
+        return []
     used = {state: colours[state] for state in colours if any(i["state"] == state for i in marks)}
     shade = colour("state", used)
     encoding = {
         "y": names_axis(list(names.values())),
-        "x": time_axis("begin"),
+        "x": time_axis("begin", domain),
         "x2": {"field": "end"},
         "color": shade,
         "stroke": shade,
         "tooltip": tips,
     }
     # the stroke shows bars that are too short to be seen
-    mark = {"type": "bar", "height": {"band": 0.6}, "strokeWidth": 1.5}
-    spec = chart(marks, ROW_PX * len(names) + 30, mark=mark, encoding=encoding)
-    return Chart(title, spec, legend=tuple(used.items()))
+    mark = {"type": "bar", "height": {"band": 0.6}, "strokeWidth": 1}
+    spec = chart(marks, ROW_PX * len(names) + AXIS_PX, mark=mark, encoding=encoding)
+    return [Chart(title, spec, note, legend=tuple(used.items()))]
 
+
+ACCURACY: Final = (
+    f"exact below {limits.PERCENTILE_EXACT_ROWS:,}; of more, its rank is off by at most one in"
+    f" {limits.PERCENTILE_ACCURACY:,}"
+)
+"""Of a percentile of a number of things."""
 
 # --- texts --------------------------------------------------------------------------------
 

@@ -124,7 +124,7 @@ def touch(snapshot: Path) -> None:
             ) from None
         raise SnapshotError(
             f"{snapshot}: the snapshot of this read is gone: a driver keeps the"
-            f" {limits.MAX_SNAPSHOTS} that it made last. Load the data frame anew."
+            f" {limits.MAX_SNAPSHOTS} that it used last. Load the data frame anew."
         ) from None
     except OSError:
         pass  # another user owns it; that user's driver keeps it or removes it

@@ -158,6 +158,8 @@ def test_a_lake_of_the_format_before_is_told(tmp_path: Path) -> None:
         (("info",), 2, "no lake: it has no Delta table events"),
         (("compact",), 2, "no lake: it has no Delta table events"),
         (("ingest", "--name", "app", "--value-path", "value"), 2, "value_path: 'value': expected"),
+        (("ingest", "--name", "app", "--value-path", "$['a\"']"), 2, "a key cannot have '\"'"),
+        (("ingest", "--name", "app", "--value-path", "$.a\\b"), 2, "a key cannot have '\\\\'"),
         (("ingest", "--name", "app", "--tls-ca", "/none"), 2, "tls_ca, cert, key: /none: No such"),
         (("ingest", "--name", "app", "--host", ""), 2, "host: '': "),
     ],
@@ -170,6 +172,7 @@ def test_what_is_wrong_is_told_in_a_line(
     [line] = result.stderr.splitlines()
     assert line.startswith("mariner: error: ")
     assert message in line
+    assert list(tmp_path.iterdir()) == []  # no lake that keeps what is wrong
 
 
 def test_another_value_path_is_told_before_spark_is_started(

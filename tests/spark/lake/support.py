@@ -61,9 +61,9 @@ def _batches(part: Sequence[Event]) -> list[pa.RecordBatch]:
     return found
 
 
-def commit(root: Path | str, batch: Batch, histories: Mapping[int, str] | None = None) -> None:
-    """Commit what was written."""
-    append_files(Lake(str(root)), batch.base, batch.parts, histories or {})
+def commit(root: Path | str, batch: Batch, histories: Mapping[int, str] | None = None) -> int:
+    """Commit what was written; returns how many events that added."""
+    return append_files(Lake(str(root)), batch.base, batch.parts, histories or {})
 
 
 def append(root: Path | str, part: Sequence[Event], value_path: str | None = None) -> None:

@@ -96,6 +96,16 @@ def test_of_two_ingestions_at_once_the_second_fails_and_can_start_again(tmp_path
     assert parquet_files(tmp_path) > named(tmp_path)
 
 
+def test_each_of_two_ingestions_counts_what_it_added(tmp_path: Path) -> None:
+    """Of different servers, of the same events, and one that is offered again."""
+    one, other = write(tmp_path, plain_events(100)), write(tmp_path, plain_events(70, server=8))
+    same = write(tmp_path, plain_events(50), plain_events(100)[50:])
+    assert [commit(tmp_path, batch) for batch in (other, one, same)] == [70, 100, 0]
+    assert commit(tmp_path, one) == 100
+    assert commit(tmp_path, write(tmp_path, [])) == 0
+    assert len(stored(tmp_path)) == 170
+
+
 def test_ingestions_that_commit_at_the_same_moment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -148,10 +148,11 @@ class _Server:
             2: number,
             3: self._chance.choice(_TEXTS),
             4: f'{{"value": {number}}}',
-            5: f'{{"a": {{"b": {self._chance.choice((number, other))}, "c": "é"}}}}',
+            5: f'{{"a": {{"b": {self._chance.choice((number, other))}, "unit": "é"}}}}',
             6: f'{{"value": {other}, "x": "{_LONG}"}}',
         }
-        return texts.get(kind, f'{{"value": {self._chance.gauss(0, 100)!r}}}')
+        unit = "" if kind == 7 else ', "unit": "°C"'
+        return texts.get(kind, f'{{"value": {self._chance.gauss(0, 100)!r}{unit}}}')
 
 
 def _json(text: str) -> JsonPayload:

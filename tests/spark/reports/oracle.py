@@ -97,6 +97,17 @@ def number_of(text: str, keys: Sequence[str]) -> float | None:
     return found if isinstance(found, float) else None
 
 
+def unit_of(text: str | None, keys: Sequence[str]) -> str | None:
+    """The unit beside a number, if the begin of a payload, which reports keep, is all of it."""
+    try:
+        found = json.loads((text or "")[: limits.REPORT_PAYLOAD_CHARACTERS], parse_int=float)
+    except json.JSONDecodeError:
+        return None
+    for key in keys[:-1]:
+        found = found.get(key) if isinstance(found, dict) else None
+    return found.get("unit") if keys and isinstance(found, dict) else None
+
+
 class Oracle:
     """Reports of some events.
 
@@ -172,8 +183,8 @@ class Oracle:
         # of equal ones the last
         begin = max(begin for begin, n_events in counts.items() if n_events == most)
         return (
-            f"Busiest {formats.duration(self._width.total_seconds())}: {most:,} events from"
-            f" {formats.moment(to_datetime(max(begin, MIN_US)))} on."
+            f"Busiest {formats.duration(self._width.total_seconds())}: {plural(most, 'event')}"
+            f" from {formats.moment(to_datetime(max(begin, MIN_US)))} on."
         )
 
     # --- latest ---------------------------------------------------------------------------
@@ -225,6 +236,7 @@ class Oracle:
                         "first": numbers[0],
                         "last": numbers[-1],
                         "time_mean": mean if weighted is None else weighted,
+                        "unit": unit_of(members[-1].text, self.asked.keys),
                     }
                 )
         return rows
@@ -279,6 +291,7 @@ class Oracle:
                     "expected_s": usual / 1e6,
                     "ratio": (later - sooner) / usual,
                     "is_open": sooner == moments[-1],
+                    "rank_error": 0,
                 }
                 for sooner, later in pairwise([*moments, end])
                 if later - sooner > 3 * usual
@@ -317,6 +330,7 @@ class Oracle:
                     "min_s": found[0] / 1e6 if found else None,
                     **percentiles,
                     "max_s": found[-1] / 1e6 if found else None,
+                    "rank_error": 0,
                 }
             )
         return sorted(rows, key=lambda i: (-i["with_source"], i["prefix"]))
@@ -325,7 +339,8 @@ class Oracle:
         events = [i for i in self.events if i.source is not None]
         found = [i.at - i.source for i in events if i.source is not None]
         return (
-            f"{len(found):,} of {plural(len(self.events), 'event')} have a source timestamp."
+            f"{len(found):,} of {plural(len(self.events), 'event')}"
+            f" {'has' if len(found) == 1 else 'have'} a source timestamp."
             f" Late: {sum(us > MINUTE_US for us in found):,}."
             f" From the future: {sum(us < 0 for us in found):,}."
         )
@@ -442,7 +457,7 @@ class Oracle:
     def _say_top(self) -> str:
         first = self.top()[0]
         return (
-            f"{formats.name(first['type_path'])} is the largest: {first['events']:,} events"
+            f"{formats.name(first['type_path'])} is the largest: {plural(first['events'], 'event')}"
             f" ({formats.show('share', first['events_share'])}), {formats.size(first['bytes'])} of"
             f" payload ({formats.show('share', first['bytes_share'])})."
         )

@@ -27,11 +27,14 @@ COLUMNS: Final = {
     " payload_kind string, payload string, payload_bytes bigint, server bigint, session bigint,"
     " instance bigint, events bigint",
     "values": "type_path string, bucket timestamp, bucket_s double, count bigint, min double,"
-    " max double, mean double, first double, last double, time_mean double",
+    " max double, mean double, first double, last double, time_mean double,"
+    " unit string",
     "gaps": "type_path string, begin timestamp, end timestamp, silence_s double,"
-    " expected_s double, ratio double, is_open boolean",
+    " expected_s double, ratio double, is_open boolean,"
+    " rank_error bigint",
     "latency": "prefix string, events bigint, with_source bigint, late bigint, future bigint,"
-    " min_s double, p50_s double, p95_s double, p99_s double, max_s double",
+    " min_s double, p50_s double, p95_s double, p99_s double, max_s double,"
+    " rank_error bigint",
     "availability": "server bigint, kind string, name string, runs bigint, killed bigint,"
     " first timestamp, last timestamp, up_s double, down_s double, share double,"
     " longest_down_s double, is_up boolean",

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 import pytest
 from pyspark.sql import SparkSession
 
+from mariner_spark import limits
 from mariner_spark.reports.availability import availability, runs
 from tests.spark.reports.support import T0, E, S, at, frame, rows
 
@@ -204,6 +205,21 @@ def test_the_latest_runs_come_first(report: list[tuple[Any, ...]]) -> None:
 
     assert report == sorted(report, key=order)
     assert len({begin for _, _, _, begin, *_ in report}) > 5
+
+
+def test_short_connections_leave_the_engines_in(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "REPORT_ROWS", 2)
+    events = [engine(0, "STARTED")]
+    for i in range(1, 9, 2):
+        events += [client(i, "a", "CONNECTED"), client(i + 1, "a", "DISCONNECTED")]
+    found = rows(runs(frame(spark, lived_by(1, events))))
+    assert [(kind, (begin - at(T0)).seconds) for _, kind, _, begin, *_ in found] == [
+        ("eventer", 7),
+        ("eventer", 5),
+        ("engine", 0),
+    ]
 
 
 def test_availability(spark: SparkSession) -> None:

@@ -20,7 +20,7 @@ from mariner_spark import type_path
 from mariner_spark.cli.report import NAMES
 from mariner_spark.reports.generate import REPORTS
 from tests.spark.lake.support import append
-from tests.spark.reports.support import COLUMNS, N_EVENTS, Reported, run_report, shape, table
+from tests.spark.reports.support import COLUMNS, N_EVENTS, T0, Reported, S, run_report, shape, table
 from tests.spark.source.test_network import served
 from tests.spark.support import EPOCH, fill, plain_events
 
@@ -55,6 +55,8 @@ def test_all_reports_of_a_store(reported: Reported) -> None:
     page = (folder / "report.html").read_text(encoding="utf-8")
     assert f"<dd>{N_EVENTS}</dd>" in page
     assert f"<dd>{store}</dd>" in page
+    # to the end of the last bucket, of five seconds
+    assert f"[{T0 / 1_000!r}, {(T0 + 295 * S) / 1_000!r}]" in page
     assert [f'<section id="{name}">' in page for name in NAMES] == [True] * len(NAMES)
 
 
@@ -94,6 +96,9 @@ def test_gaps_of_some_types_last_until_the_end_of_all(spark: SparkSession, tmp_p
     [row] = table(tmp_path, "gaps")
     assert (row["type_path"], row["is_open"]) == ("silent", True)
     assert row["end"] == EPOCH - timedelta(seconds=60)
+    # and so does the axis
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "[-99000.0, -60000.0]" in page
 
 
 def test_no_events(reported: Reported, tmp_path: Path) -> None:
@@ -113,7 +118,8 @@ def test_hostile_events(spark: SparkSession, tmp_path: Path) -> None:
     event_type = (name, "a/b~", "\u2028")
     payload = JsonPayload.of({"value": 1, "a": name})
     event = Event(EventId(1, 1, 1), event_type, Timestamp(-5, 1), None, payload)
-    fill(tmp_path / "events", [event])
+    other = replace(event, id=EventId(1, 1, 2), type=("a",), payload=None)
+    fill(tmp_path / "events", [event, other])
     result = run_report("top", "--store", tmp_path / "events", "--out", tmp_path / "out")
     assert result.exit_code == 0, result
     assert (

@@ -66,10 +66,16 @@ def test_reports_say_what_the_oracle_says(
             rows = oracle.rows(name)
             n_rows = {"top": limits.REPORT_TOP_TYPES, "activity": len(rows), "values": len(rows)}
             in_files = rows[: n_rows.get(name, limits.REPORT_ROWS)]
+            if name == "runs":
+                in_files = [i for i in rows if i in of_kind(rows, i["kind"])[: limits.REPORT_ROWS]]
             found = table(folder, name)
             check_cells(name, found, in_files)
             check_section(name, page, found, oracle, len(rows))
     check_facts(page, oracle.facts())
+
+
+def of_kind(rows: Rows, kind: str) -> Rows:
+    return [row for row in rows if row["kind"] == kind]
 
 
 def check_cells(name: str, found: Rows, expected: Rows) -> None:

@@ -21,7 +21,7 @@ import pytest
 import vl_convert
 
 from mariner_spark import limits
-from mariner_spark.reports import page
+from mariner_spark.reports import page, views
 from mariner_spark.reports.generate import REPORTS
 from mariner_spark.reports.page import Fact, Section
 from mariner_spark.session import cache_folder
@@ -81,12 +81,17 @@ TOTALS: Final[dict[str, Any]] = {
 }
 
 
-def render(sections: list[Section], facts: int = 1) -> str:
+DOMAIN: Final = (views.ms(_MOMENT), views.ms(_MOMENT + timedelta(hours=2)))
+"""The time of a page."""
+
+
+def render(sections: list[Section], facts: int = 1, domain: tuple[float, float] = DOMAIN) -> str:
     return page.render(
         title=HOSTILE[0],
         about=[Fact("Source", HOSTILE[1])],
         facts=[Fact("Events", "3")] * facts,
         sections=sections,
+        domain=domain,
         programs=page.chart_programs(),
     )
 
@@ -172,6 +177,154 @@ def test_every_chart_is_drawn_by_the_engine_for_pictures(hostile: str) -> None:
         marks = re.findall(r'aria-roledescription="(?:bar|line mark|area mark|point)"', svg)
         assert marks, name
         assert "NaN" not in svg, name
+
+
+def drawn(text: str, chart: str, width: int = 400) -> str:
+    """The picture of a chart of a page."""
+    spec = {**charts_of(text)[chart], "width": width}
+    svg: str = vl_convert.vegalite_to_svg(spec, vl_version=page.VEGA_LITE)
+    return svg
+
+
+def labels_of(svg: str) -> list[str]:
+    """The texts that are seen in a picture."""
+    return re.findall(r'<text[^>]* opacity="1"[^>]*>([^<]+)</text>', svg)
+
+
+def test_an_axis_of_time_has_24_hours() -> None:
+    begin = views.ms(_MOMENT + timedelta(hours=13))
+    rows = [row | {"bucket": _MOMENT + timedelta(hours=13)} for row in rows_of("activity")]
+    section = Section(REPORTS["activity"], rows, TOTALS)
+    text = render([section], domain=(begin, begin + 2 * 3_600_000))
+    assert {"13:00", "13:30", "14:00", "15:00"} <= set(labels_of(drawn(text, "activity-0", 600)))
+    text = render([section], domain=(begin, begin + 10_000))
+    assert "13:00:10" in labels_of(drawn(text, "activity-0", 600))
+
+
+def test_all_charts_over_time_have_the_time_of_the_page(hostile: str) -> None:
+    axes = {
+        name: spec["encoding"]["x"]["scale"]["domainRaw"]["signal"]
+        for name, spec in charts_of(hostile).items()
+        if spec["encoding"]["x"]["type"] == "temporal"
+    }
+    assert {name.split("-")[0] for name in axes} == {"activity", "values", "gaps", "runs"}
+    assert set(axes.values()) == {f"[{DOMAIN[0]!r}, {DOMAIN[1]!r}]"}
+
+
+def test_events_of_one_moment_have_no_charts_over_time() -> None:
+    names = ("activity", "values", "gaps", "runs")
+    sections = [Section(REPORTS[name], rows_of(name), TOTALS) for name in names]
+    # nor a share of no time, nor of one type
+    sections.append(Section(REPORTS["availability"], [one_row("availability", share=None)], TOTALS))
+    sections.append(Section(REPORTS["top"], rows_of("top")[:1], TOTALS))
+    text = render(sections, domain=(DOMAIN[0], DOMAIN[0]))
+    assert "<figure>" not in text
+    assert text.count("<details open>") == len(sections)
+
+
+def test_runs_that_cannot_be_told_apart_are_told_together() -> None:
+    """On two hours: ten connections of 0.3 s in a minute, a killed one later, and a long one."""
+    rows = []
+    for at_s, length_s in (*((i * 6, 0.3) for i in range(10)), (300, 0.3), (3_600, 3_600)):
+        begin = _MOMENT + timedelta(seconds=at_s)
+        row = {"server": 1, "kind": "eventer", "name": "a", "begin": begin, "is_begin_seen": True}
+        row |= {"end": begin + timedelta(seconds=length_s), "up_s": length_s, "ended_by": None}
+        rows.append(row)
+    rows[10]["ended_by"] = "killed"
+    rows.reverse()
+    section = Section(REPORTS["runs"], rows, {**TOTALS, "rows": 1_200, "subjects": 1})
+    text = render([section])
+    spec = charts_of(text)["runs-0"]
+    found = [(i["state"], i["times"], i["shown"]) for i in spec["data"]["values"]]
+    assert [(state, times, plain(shown)) for state, times, shown in found] == [
+        ("several short times up", "10", "3 s"),
+        ("ended by being killed", "1", "300 ms"),
+        ("up", "1", "1 h"),
+    ]
+    assert plain(f"{section.n_rows:,} times up") in text
+    assert "<span>of each kind the latest 1,000 times</span>" in text
+    svg = drawn(text, "runs-0", 330)
+    bars = re.findall(r'aria-roledescription="bar" d="M([\d.]+),[\d.]+h([\d.]+)', svg)
+    (several, n_several), (killed, n_killed), _ = ((float(x), float(w)) for x, w in bars)
+    assert several + n_several + 1 < killed  # a stroke and the card between them
+    assert n_killed < 1
+
+
+def test_a_line_of_values_breaks_where_there_are_none() -> None:
+    template = rows_of("values")[0]
+    minutes = (*range(50), 60, *range(70, 75))
+    ends = {"min": 2.0, "max": 3.0}
+    rows = [template | ends | {"bucket": _MOMENT + timedelta(minutes=i)} for i in minutes]
+    text = render([Section(REPORTS["values"], rows, TOTALS)])
+    svg = drawn(text, "values-0")
+    [line] = re.findall(r'aria-roledescription="line mark"[^>]* d="([^"]*)"', svg)
+    assert [part.count("L") for part in line.split("M")[1:]] == [49, 0, 4]
+    # of the bucket that is alone there is no line
+    assert svg.count('aria-roledescription="point"') == 1
+    assert svg.count('aria-roledescription="rule mark"') == 1
+
+
+def one_row(name: str, **values: Any) -> dict[str, Any]:
+    return rows_of(name)[0] | {"type_path": "a", "prefix": "a"} | values
+
+
+def ticks(svg: str, axis: str) -> list[str]:
+    """Labels of an axis."""
+    [found] = re.findall(rf'aria-label="{axis}-axis(.*?)role-axis-domain', svg, re.DOTALL)
+    return labels_of(found)
+
+
+def test_numbers_have_units_and_ticks_that_say_how_much() -> None:
+    same = dict.fromkeys(("min", "max", "mean", "first", "last"), 0.25)
+    rows = [one_row("values", **same, unit="<b>°C")]
+    text = render([Section(REPORTS["values"], rows, TOTALS)])
+    assert "<span>last 0.25 &lt;b&gt;°C</span>" in text
+    [mark, _] = charts_of(text)["values-0"]["data"]["values"]
+    assert (mark["shown"], mark["range"]) == ("0.25 <b>°C", "0.25 to 0.25 <b>°C")
+    shown = ticks(drawn(text, "values-0"), "Y")
+    assert len(shown) > 1
+    assert {"0.24", "0.26"} <= set(shown)
+    rows = [one_row("values", **same | {"min": 20.4, "max": 21.2}, unit=None)]
+    text = render([Section(REPORTS["values"], rows, TOTALS)])
+    assert len(ticks(drawn(text, "values-0"), "Y")) > 1
+
+
+def test_counts_are_whole_numbers() -> None:
+    one = dict.fromkeys(("events", "with_source"), 1)
+    names = ("activity", "top", "latency")
+    rows = {name: [one_row(name, **one)] for name in names}
+    text = render([Section(REPORTS[name], rows[name], {**TOTALS, **one}) for name in names])
+    assert ticks(drawn(text, "activity-0"), "Y") == ["0", "1"]
+    text = plain(text)
+    assert "Busiest 1 min: 1 event from" in text
+    assert "a is the largest: 1 event (" in text
+    assert "1 of 1 event has a source timestamp." in text
+    assert "1 events" not in text
+    rows["activity"][0]["events"] = 1_234
+    text = render([Section(REPORTS["activity"], rows["activity"], TOTALS)])
+    assert "1,000" in ticks(drawn(text, "activity-0"), "Y")
+
+
+def test_percentiles_that_are_equal_are_all_seen() -> None:
+    rows = [one_row("latency", p50_s=1.0, p95_s=2.0, p99_s=2.0)]
+    svg = drawn(render([Section(REPORTS["latency"], rows, TOTALS)]), "latency-0")
+    points = re.findall(r'aria-roledescription="point"[^>]* d="M([\d.]+),', svg)
+    assert sorted(points, key=float, reverse=True) == points  # each lies on a larger one
+    assert len(set(points)) == 3
+
+
+def test_the_page_says_how_exact_percentiles_are(hostile: str) -> None:
+    said = " is exact below 5,000; of more, its rank is off by at most one in 10,000."
+    assert f"A percentile (p50, p95, p99) of events{said}" in hostile
+    assert f"three times the median of their intervals, which{said}" in hostile
+
+
+def test_availability_has_an_axis(hostile: str) -> None:
+    assert ticks(drawn(hostile, "availability-0"), "X") == ["0%", "25%", "50%", "75%", "100%"]
+
+
+def plain(text: str) -> str:
+    return text.replace("\N{NO-BREAK SPACE}", " ")
 
 
 def test_without_events_the_page_says_so() -> None:

@@ -60,7 +60,9 @@ def test_a_report_is_the_same_of_events_that_are_not_kept(
     stored = [times.exact_us(i.timestamp) for i in plain_events(N_EVENTS)]
     extent = extent_of(events)
     assert extent.span == Span(stored[0], stored[-1])
-    settings = ReportSettings(extent=extent, end_us=extent.span.last, depth=2, with_core=False)
+    settings = ReportSettings(
+        extent=extent, end_us=extent.span.last, depth=2, with_core=False, value_path="$.value"
+    )
     report = REPORTS[name]
     found = report.first(report.find(events, settings)).toArrow().to_pylist()
     # the command keeps them

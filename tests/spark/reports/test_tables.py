@@ -1,5 +1,6 @@
 """Reports of small frames, worked out by hand: every row and every column."""
 
+import math
 from collections.abc import Callable
 from datetime import timedelta
 from fractions import Fraction
@@ -25,7 +26,9 @@ from tests.spark.reports.support import COLUMNS, HOUR, MINUTE, T0, E, S, at, fra
 def test_nothing_is_reported_of_no_events_in_the_same_columns(
     spark: SparkSession, name: str
 ) -> None:
-    settings = ReportSettings(extent=Extent(Span(), 0, 0), end_us=0, depth=2, with_core=False)
+    settings = ReportSettings(
+        extent=Extent(Span(), 0, 0), end_us=0, depth=2, with_core=False, value_path="$"
+    )
     report = REPORTS[name]
     none = report.first(report.find(frame(spark, []), settings))
     assert rows(none) == []
@@ -95,8 +98,8 @@ def test_gaps_are_silences_of_three_medians(spark: SparkSession) -> None:
     quiet = [E("quiet", T0 + i * S) for i in range(6)]
     rare = [E("rare", T0 + i * i * S) for i in range(5)]
     assert rows(gaps(frame(spark, steady + torn + quiet + rare))) == [
-        ("quiet", at(T0 + 5 * S), at(T0 + 20 * S), 15.0, 1.0, 15.0, True),
-        ("torn", at(T0 + 3 * S), at(T0 + 13 * S), 10.0, 1.0, 10.0, False),
+        ("quiet", at(T0 + 5 * S), at(T0 + 20 * S), 15.0, 1.0, 15.0, True, 0),
+        ("torn", at(T0 + 3 * S), at(T0 + 13 * S), 10.0, 1.0, 10.0, False, 0),
     ]
 
 
@@ -104,7 +107,7 @@ def test_gaps_until_the_end_of_all_events(spark: SparkSession) -> None:
     events = frame(spark, [E("a", T0 + i * S) for i in range(6)])
     assert rows(gaps(events)) == []
     assert rows(gaps(events, end_us=T0 + 9 * S)) == [
-        ("a", at(T0 + 5 * S), at(T0 + 9 * S), 4.0, 1.0, 4.0, True)
+        ("a", at(T0 + 5 * S), at(T0 + 9 * S), 4.0, 1.0, 4.0, True, 0)
     ]
 
 
@@ -126,9 +129,9 @@ def test_gaps_without_what_servers_tell_of_themselves(spark: SparkSession) -> No
 def test_gaps_of_a_given_interval(spark: SparkSession) -> None:
     events = frame(spark, [E("a", -S), E("a", S), E("b", 0), E("a", 2 * S), E("c", 4 * S)])
     assert rows(gaps(events, expected=timedelta(seconds=1.5))) == [
-        ("b", at(0), at(4 * S), 4.0, 1.5, 4 / 1.5, True),
-        ("a", at(-S), at(S), 2.0, 1.5, 2 / 1.5, False),
-        ("a", at(2 * S), at(4 * S), 2.0, 1.5, 2 / 1.5, True),
+        ("b", at(0), at(4 * S), 4.0, 1.5, 4 / 1.5, True, 0),
+        ("a", at(-S), at(S), 2.0, 1.5, 2 / 1.5, False, 0),
+        ("a", at(2 * S), at(4 * S), 2.0, 1.5, 2 / 1.5, True, 0),
     ]
     assert rows(gaps(events, expected=timedelta(seconds=4))) == []
 
@@ -148,10 +151,10 @@ def test_latency(spark: SparkSession) -> None:
     ]
     assert rows(latency(frame(spark, events))) == [
         # 102 events from the past: the 51st, 97th and 101st of them
-        ("a/b", 105, 104, 1, 2, -5.0, 0.051, 0.097, 60.0, 60.000001),
-        ("future", 1, 1, 0, 1, -1.0, None, None, None, -1.0),
-        ("rsb/plant", 1, 1, 0, 0, 0.00001, 0.00001, 0.00001, 0.00001, 0.00001),
-        ("none", 1, 0, 0, 0, None, None, None, None, None),
+        ("a/b", 105, 104, 1, 2, -5.0, 0.051, 0.097, 60.0, 60.000001, 0),
+        ("future", 1, 1, 0, 1, -1.0, None, None, None, -1.0, 0),
+        ("rsb/plant", 1, 1, 0, 0, *[0.00001] * 5, 0),
+        ("none", 1, 0, 0, 0, *[None] * 5, 0),
     ]
     by_scope = rows(latency(frame(spark, events[-3:]), depth=3, late=timedelta(microseconds=9)))
     assert [row[:5] for row in by_scope][1] == ("rsb/plant/motor", 1, 1, 1, 0)
@@ -160,7 +163,30 @@ def test_latency(spark: SparkSession) -> None:
 def test_latencies_of_the_ends_of_time(spark: SparkSession) -> None:
     events = frame(spark, [E("a", times.MAX_US, source=times.MIN_US)])
     longest = (times.MAX_US - times.MIN_US) / 1e6
-    assert rows(latency(events)) == [("a", 1, 1, 1, 0, *[longest] * 5)]
+    assert rows(latency(events)) == [("a", 1, 1, 1, 0, *[longest] * 5, 0)]
+
+
+def test_percentiles_are_as_exact_as_is_told(spark: SparkSession) -> None:
+    """Latencies of 1, 2, 3, … microseconds, out of order: each is its rank."""
+    n_exact = limits.PERCENTILE_EXACT_ROWS - 1
+    one = frame(spark, [E("a", T0)])
+    events = one.selectExpr(
+        "* EXCEPT (type_path, source_timestamp)",
+        f"explode(sequence(1, {8 * n_exact})) AS n",
+    ).selectExpr(
+        "*",
+        f"IF(n <= {n_exact}, 'exact', 'more') AS type_path",
+        # 7 and each of the numbers have no common divisor
+        f"timestamp_micros({T0} - IF(n <= {n_exact}, 1 + n * 7 % {n_exact},"
+        f" 1 + n * 11 % {7 * n_exact})) AS source_timestamp",
+    )
+    found = {row[0]: row[1:] for row in rows(latency(events.repartition(3)))}
+    for name, n_events, error in (("exact", n_exact, 0), ("more", 7 * n_exact, 4)):
+        assert found[name][0] == n_events
+        assert found[name][-1] == error
+        ranks = [round(i * 1e6) for i in found[name][5:8]]
+        for part, rank in zip((50, 95, 99), ranks, strict=True):
+            assert abs(rank - math.ceil(part * n_events / 100)) <= error
 
 
 def number(at_us: int, value: float, **fields: Any) -> E:
@@ -178,7 +204,7 @@ def test_values(spark: SparkSession) -> None:
             number(T0 + 50 * S, 100, server=2, session=2),
             number(T0 + 50 * S, 0, server=2, session=3),
             number(T0 + 140 * S, 6),
-            number(T0 + 150 * S, 8),
+            E("a", T0 + 150 * S, '{"value": 8, "unit": "kW"}'),
             E("b", T0, "7"),
             E("c", T0, b"7"),
         ],
@@ -186,10 +212,10 @@ def test_values(spark: SparkSession) -> None:
     minute = timedelta(minutes=1)
     assert rows(values(events, width=minute)) == [
         # 1 for 10 s, 4 for 30 s, 0 for 10 s; nothing is known of the first 10 s
-        ("a", at(T0), 60.0, 4, 0.0, 100.0, 26.25, 1.0, 0.0, pytest.approx(130 / 50)),
+        ("a", at(T0), 60.0, 4, 0.0, 100.0, 26.25, 1.0, 0.0, pytest.approx(130 / 50), "kW"),
         # 0 from before for 20 s, 6 for 10 s; nothing is known of the last 30 s
-        ("a", at(T0 + 2 * MINUTE), 60.0, 2, 6.0, 8.0, 7.0, 6.0, 8.0, pytest.approx(2.0)),
-        ("b", at(T0), 60.0, 1, 7.0, 7.0, 7.0, 7.0, 7.0, 7.0),
+        ("a", at(T0 + 2 * MINUTE), 60.0, 2, 6.0, 8.0, 7.0, 6.0, 8.0, pytest.approx(2.0), "kW"),
+        ("b", at(T0), 60.0, 1, 7.0, 7.0, 7.0, 7.0, 7.0, 7.0, None),
     ]
 
 
@@ -226,7 +252,7 @@ def test_means_of_numbers_as_large_as_doubles_get(spark: SparkSession) -> None:
         time_mean = float(sum(map(Fraction, held)) / len(held))
         assert found[name][6] == pytest.approx(mean, abs=near), name
         assert found[name][9] == pytest.approx(time_mean, abs=near), name
-    assert found["a"][3:] == (3, *[LARGEST] * 6)
+    assert found["a"][3:-1] == (3, *[LARGEST] * 6)
     # rounded, the weighted ones are more than a double holds
     large = [E("a", T0 + i * S, f'{{"value": {LARGEST!r}}}') for i in (0, 1, 2, 3, 7, 9)]
     [first, _] = rows(values(frame(spark, large), width=timedelta(seconds=9)))

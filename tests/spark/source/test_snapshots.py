@@ -16,6 +16,8 @@ from mariner_spark.source import snapshots
 from mariner_spark.source.snapshots import DriverProcess
 from tests.spark.support import fill, plain_events
 
+README = Path(__file__).parents[3] / "spark" / "README.md"
+
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
@@ -77,6 +79,14 @@ def test_the_oldest_of_very_many_are_removed(path: Path, monkeypatch: pytest.Mon
     snapshots.touch(made[0])
     last = snapshots.create(path, me)
     assert names(path) == {made[0].name, made[2].name, last.name}
+    with pytest.raises(SnapshotError, match="a driver keeps the 3 that it used last"):
+        snapshots.touch(made[1])
+
+
+def test_the_bound_stands_where_users_read_of_it() -> None:
+    text = " ".join(README.read_text(encoding="utf-8").split())
+    assert f"until its driver has made {limits.MAX_SNAPSHOTS} newer reads of the store" in text
+    assert f"a driver keeps the {limits.MAX_SNAPSHOTS} snapshots that it used last" in text
 
 
 def test_a_machine_without_the_store_is_told(path: Path) -> None:
