@@ -148,6 +148,7 @@ class Cursors:
             backend.hold_retention(self._held_since)
         self._cursors: dict[_Names, Cursor] = {}
         self._deleted: dict[_Names, CursorRow] = {}
+        self._are_known = False
         self.rows = CursorRows(backend)
         self.load()
 
@@ -166,12 +167,14 @@ class Cursors:
             else:
                 cursor = self._cursors[client, name] = Cursor(client, name, row)
                 cursor.n_parked = len(backend.reader_rows(cursor.parked_prefix))
+        self._are_known = True
 
     def give_up(self) -> None:
         """Forget all: another member of the group has them. Who holds one loses it."""
         for cursor in self:
             self._take_away(cursor, "another member of the group has the cursors now")
         self._cursors, self._deleted = {}, {}
+        self._are_known = False
         self.rows.forget()
 
     def __iter__(self) -> Iterator[Cursor]:
@@ -388,11 +391,13 @@ class Cursors:
         return None if last.timestamp is None else EventId(event_id.server, last.session, INT64_MAX)
 
     def _held_since(self) -> Timestamp | None:
-        """See ``HeldCb``. While the lag of a cursor is unknown, all events are held."""
+        """See ``HeldCb``. While cursors, or the lag of one, are unknown, events are held."""
         cursors = tuple(self._cursors.values())
-        if not cursors:
+        if self._are_known and not cursors:
             return None
         bound = self._backend.moment_before(self._hold_s) or Timestamp(INT64_MIN, 0)
+        if not self._are_known:
+            return bound
         return max([bound, min([i.oldest or bound for i in cursors])])
 
     # --- lag ------------------------------------------------------------------------------

@@ -179,6 +179,7 @@ class GroupMember(Resource):
                 if is_due and not n_read and await self._may_claim(now_s):
                     return await self._claim(state)
             except FencedError:
+                self._attempted = None  # it was another one
                 await asyncio.sleep(limits.POLL_S)
             except LogError as e:
                 beat = None  # the active one cannot beat either
@@ -186,9 +187,9 @@ class GroupMember(Resource):
                 await asyncio.sleep(limits.RETRY_S)
             except (StoreDamagedError, StoreFormatError):
                 raise
-            except StorageError as e:
+            except (StorageError, RuntimeError) as e:  # RuntimeError: no more threads
                 if self._backend.failure is None:
-                    self._backend.fail(e)
+                    self._backend.fail(StorageError(str(e)))
                 self._wait_for(str(e))
                 await asyncio.sleep(core_limits.STORE_RETRY_PERIOD_S)
             if not n_read:
@@ -357,9 +358,10 @@ class GroupMember(Resource):
         failing_since_s: float | None = None
         while not self._is_to_step_down:
             began_s = time.monotonic()
+            is_settled = False
             try:
                 position = await self._log.settle(epoch)
-                self._alive_s = began_s
+                self._alive_s, is_settled = began_s, True
                 failing_since_s = failing_since_s or began_s
                 return await self._lead(epoch, position)
             except FencedError as e:
@@ -368,6 +370,8 @@ class GroupMember(Resource):
                 return False
             except LogError as e:
                 self._backend.fail(e)
+                if not is_settled:
+                    failing_since_s = None
                 if failing_since_s and began_s - failing_since_s >= self._takeover_s:
                     return False  # it can be written, and not read: another member may do better
                 await asyncio.sleep(limits.RETRY_S)
@@ -385,6 +389,8 @@ class GroupMember(Resource):
             self._acknowledged = position
             assert self.state is not None
             await backend.lead(self.state.group_id, epoch, partial(self._append, epoch))
+        except OutcomeUnknownError as e:  # of the first record, which begins the history
+            raise LogError(str(e)) from e
         except (LogError, StoreDamagedError, StoreFormatError):
             raise
         except (StorageError, RuntimeError) as e:  # RuntimeError: no more threads

@@ -73,6 +73,8 @@ class PostgresqlConnector:
             password = await asyncio.to_thread(self.config.password)
         except ConfigurationError as e:
             raise error_at({self.config.place: f"password_file: {e}"}) from None
+        except RuntimeError as e:  # no more threads
+            raise error_at({self.config.place: str(e)}) from None
         found: list[Primary] = []
         reasons = dict.fromkeys(self.config.servers(), f"no answer within {self._timeout_s:g} s")
 

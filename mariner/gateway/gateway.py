@@ -25,7 +25,7 @@ from eventer_bridge.core.client_service import ObserveQueryCb
 from eventer_bridge.core.conditions import Conditions
 from eventer_bridge.core.quotas import Accounts
 from eventer_bridge.core.tokens import ScryptChecks
-from eventer_bridge.errors import ControlError, EventerBridgeError
+from eventer_bridge.errors import ConfigurationError, ControlError, EventerBridgeError
 from eventer_bridge.eventer import server as eventer_server
 from eventer_bridge.eventer.server import EventerServer
 from eventer_bridge.group.member import GroupMember
@@ -62,6 +62,11 @@ async def create(config: configs.GatewayConfig, *, accept_loss: bool = False) ->
     StorageError (the store cannot be opened), OSError (an address cannot be listened on) and
     LimitError (the limit of open files is too low).
     """
+    if accept_loss and config.event_core is not None and config.event_core.group is not None:
+        raise ConfigurationError(
+            "--accept-loss: not of a member of a group, whose events are in the group's log; its"
+            " store is restored from a backup of another member (mariner restore --member)"
+        )
     gateway = Gateway(config, accept_loss=accept_loss)
     async with closed_on_error(gateway):
         await gateway._start()

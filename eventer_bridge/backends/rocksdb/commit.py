@@ -7,6 +7,7 @@ import asyncio
 import dataclasses
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from rocksdict import WriteBatch
@@ -32,8 +33,8 @@ class Commit:
 
     Attributes:
         n_events: number of its events; given where they are staged in steps.
-        make_batch: makes a batch, which takes rows as a ``WriteBatch`` does.
-        batch: the rows, or the last part of them.
+        batch: the rows, or the last part of them; takes them as a ``WriteBatch`` does.
+        make_batch: makes another one, for the next part.
         rows: rows in ``event``, which the batch gets, sorted, when it is written, if there are any.
         entries: of the block of a batch that is staged in parts, so far.
         sources: keys of the rows in ``source`` of those that have one.
@@ -47,8 +48,8 @@ class Commit:
     """
 
     n_events: int = 0
+    batch: Any = dataclasses.field(default_factory=partial(WriteBatch, raw_mode=True))
     make_batch: Callable[[], Any] = _write_batch
-    batch: Any = dataclasses.field(init=False)
     rows: BatchRows | None = None
     entries: list[bytes] = dataclasses.field(default_factory=list)
     sources: list[bytes] = dataclasses.field(default_factory=list)
@@ -59,9 +60,6 @@ class Commit:
     latest: dict[TypeId, Row] = dataclasses.field(default_factory=dict)
     sessions: set[bytes] = dataclasses.field(default_factory=set)
     tally: dict[Share, tuple[int, int]] = dataclasses.field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.batch = self.make_batch()
 
     @property
     def oldest(self) -> bytes:

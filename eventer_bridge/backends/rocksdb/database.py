@@ -37,7 +37,13 @@ from eventer_bridge import limits
 from eventer_bridge.backends.rocksdb import contents, directories, log_tail
 from eventer_bridge.backends.rocksdb.contents import FAMILIES, FORMAT, is_known_format, undo
 from eventer_bridge.backends.rocksdb.holder import holder
-from eventer_bridge.backends.rocksdb.keys import FORMAT_KEY, LOG_KEY, RESERVED_KEY, decode_int
+from eventer_bridge.backends.rocksdb.keys import (
+    FORMAT_KEY,
+    GROUP_KEY,
+    LOG_KEY,
+    RESERVED_KEY,
+    decode_int,
+)
 from eventer_bridge.backends.rocksdb.log_files import TornWrite, check_log, truncate
 from eventer_bridge.backends.rocksdb.markers import check_marker, remove_marker
 from eventer_bridge.errors import StorageError, StoreDamagedError, StoreLockedError
@@ -214,6 +220,16 @@ def servers_with_ids(path: Path) -> set[int]:
             reserved = contents.rows(db, RESERVED_KEY)
             return {decode_int(key.removeprefix(RESERVED_KEY)) for key, _ in reserved}
     return set()
+
+
+def has_group(path: Path) -> bool:
+    """Whether a store is that of a member of a group, as far as it can be read; changes nothing."""
+    access, mode = AccessType.read_only(False), DBRecoveryMode.point_in_time()
+    with contextlib.suppress(StorageError):
+        db = _open(path, _family_names(path), access, mode)
+        with _Reading(path, db):
+            return db.get(GROUP_KEY) is not None
+    return False
 
 
 def _open_unchanged(path: Path) -> tuple[Rdict, list[str], TornWrite | None]:

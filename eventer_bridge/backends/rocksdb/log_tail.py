@@ -232,7 +232,7 @@ class Mark:
 
     def ext_look(self) -> None:
         """Look up to where the log is to be synced now."""
-        if self._is_written_meanwhile and self._tail is not None:
+        if self._tail is not None:
             self._n_seen = self._tail.ext_follow()
             if not self._ends[self._number]:  # to be noted with its beginning
                 self._ends[self._number] = self._tail.end

@@ -412,7 +412,8 @@ class MemberBackend(RocksDbBackend):
         except BaseException as e:  # a panic of RocksDB's binding is no Exception
             self._on_unsent(group, unexpected(e))
         finally:
-            self._sent = None
+            if self._sent is sent:  # not that of the next one, which may be on its way
+                self._sent = None
 
     def _on_unsent(self, group: Group, error: StorageError) -> None:
         if not group.future.done():
@@ -437,6 +438,8 @@ class MemberBackend(RocksDbBackend):
         self._adopt(opened)
         self._clock.go_on(opened.clock.encode())
         self.group_row = self._read(self._store.group_row)
+        if self.pending is not None and self.pending.position <= self.position:
+            self.decide(is_stored=True)  # :meth:`apply` decides what came from others
 
     async def _on_storage_thread(self, ext_job: Callable[[], object]) -> None:
         done: asyncio.Future[object] = self._loop.create_future()

@@ -24,7 +24,12 @@ from eventer_bridge.backends.rocksdb.restoring import (
 )
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.backends.rocksdb.types import TypeRegistry
-from eventer_bridge.errors import EventerBridgeError, StorageError
+from eventer_bridge.errors import (
+    EventerBridgeError,
+    StorageError,
+    StoreDamagedError,
+    StoreLossError,
+)
 
 mlog = logging.getLogger(__name__)
 
@@ -56,8 +61,12 @@ def ext_open_member(path: Path) -> Opened:
 
     What is written and not synced may be lost with the machine: the log has it.
     """
-    refuse_interrupted(path)
-    ext_cut_unsynced(path)
+    try:
+        refuse_interrupted(path)
+        ext_cut_unsynced(path)
+    except StoreLossError as e:
+        advice = "it is in no group yet: start it once without event_core.group"
+        raise StoreDamagedError(f"{e}: {advice}") from e
     return _ext_load_new(Store(path, is_recorded=True))
 
 

@@ -158,6 +158,7 @@ def ext_accept_loss(path: Path, server_id: int) -> None:
 def ext_cut_unsynced(path: Path) -> None:
     """Cut off the damaged end of the log of a member of a group, which has it elsewhere.
 
+    ``StoreLossError``: it is damaged, and is not one yet.
     ``StoreDamagedError``: what was synced is damaged; a part of it may be in sorted files, also
     that it was there.
     """
@@ -167,6 +168,8 @@ def ext_cut_unsynced(path: Path) -> None:
     try:
         with directories.os_errors(path, "cannot be written"):
             while (loss := _find_loss(path)) is not None:
+                if not database.has_group(path):
+                    raise loss  # no other log has it
                 last = log_number(list_logs(path)[-1]) if list_logs(path) else 0
                 synced = {log.number: log.n_bytes for log in log_tail.read(path)}
                 if loss.log_number != last or loss.good_bytes < synced.get(last, 0):

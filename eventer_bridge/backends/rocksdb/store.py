@@ -66,7 +66,7 @@ class Store(Database):
 
     ``counted`` are retention's: types whose events commits tally, each with where to; ``order``
     says which events need a row in ``source``; to be loaded before others than those of new types
-    are staged.
+    are staged. ``new_commit`` makes a commit (:class:`Commit`) of ``n_events``.
     """
 
     def __init__(
@@ -82,16 +82,15 @@ class Store(Database):
         )
         self.counted: Mapping[TypeId, Share] = {}
         self.order = SourceOrder({}, {})
+        self.new_commit: Callable[..., Commit] = self._new_recorded if is_recorded else Commit
         self._write_lock = threading.Lock()
         self._oldest_written = keys.KEY_MAX  # since the last ``ext_begin_deleting``
         self._sync_lock = threading.Lock()
         self._commit_failure: str | None = None  # until it is opened again
 
-    def new_commit(self, n_events: int = 0) -> Commit:
-        """A commit for it; see :class:`Commit`."""
-        if not self.is_recorded:
-            return Commit(n_events)
-        return Commit(n_events, partial(RowBatch, self.all_handles))
+    def _new_recorded(self, n_events: int = 0) -> Commit:
+        make_batch = partial(RowBatch, self.all_handles)
+        return Commit(n_events, make_batch(), make_batch)
 
     def ext_types(self) -> list[tuple[TypeId, EventType]]:
         """The types that are stored; raises ``StoreDamagedError`` if one is missing."""
@@ -267,7 +266,7 @@ class Store(Database):
         synced any more before the database was opened again. What is synced may be acknowledged;
         the mark beside the log says so (``log_tail``).
         """
-        if self._mark is not None:
+        if self.is_recorded and self._mark is not None:
             self._mark.ext_look()
         self._sync()
         if self._mark is not None:

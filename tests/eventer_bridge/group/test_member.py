@@ -2,18 +2,20 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from eventer_bridge.backends import rocksdb
 from eventer_bridge.backends.rocksdb import control
+from eventer_bridge.backends.rocksdb.latest import Row
 from eventer_bridge.backends.visible_query import VisibleQuery
 from eventer_bridge.core.engine import Engine
 from eventer_bridge.errors import NotOperationalError, OutcomeUnknownError, StorageError
-from eventer_bridge.group.log import FencedError
+from eventer_bridge.group.log import FencedError, LogError
 from eventer_bridge.model import EventId, QueryTimeseriesParams, Status
+from eventer_bridge.slices import Steps
 from eventer_bridge.subscription import EVERYTHING
 from tests.support.group import SERVER_ID, TAKEOVER_S, Server, Site, site
 from tests.support.postgresql import Cluster
@@ -271,6 +273,52 @@ async def test_a_commit_given_up_while_it_is_written_is_decided(pair: Site) -> N
     await until(lambda: a.is_operational)
     await a.register()
     await until(lambda: b.backend.position == a.backend.position)
+    await pair.equal()
+
+
+async def test_an_unknown_commit_behind_another_one_is_decided(pair: Site) -> None:
+    a = pair.servers["a"]
+    append = a.log.append
+    n_appended = 0
+
+    async def lose_the_second(epoch: int, position: int, parts: Sequence[bytes]) -> None:
+        nonlocal n_appended
+        n_appended += 1
+        await append(epoch, position, parts)
+        if n_appended == 2:
+            raise LogError("the answer was lost", is_unknown=True)
+
+    a.log.append = lose_the_second  # type: ignore[method-assign]
+    batches = [a.submit(3_000) for _ in range(2)]  # more than one commit takes
+    await until(lambda: all(batch.committed.done() for batch in batches))
+    a.log.append = append  # type: ignore[method-assign]
+    assert batches[0].committed.exception() is None
+    error = batches[1].committed.exception()
+    assert isinstance(error, OutcomeUnknownError)
+    await until(error.is_stored)
+    last = batches[1].last_id
+    await until(lambda: last in a.seen.ids[True])
+    assert a.seen.ids[True].count(last) == a.seen.ids[False].count(last) == 1
+    await pair.equal()
+
+
+async def test_what_is_written_already_is_not_decided_otherwise(pair: Site) -> None:
+    a = pair.servers["a"]
+    update = a.backend._latest.update_in_steps
+
+    def fail_then(written: Mapping[bytes, Row]) -> Steps[None]:
+        a.backend._latest.update_in_steps = update  # type: ignore[method-assign]
+        a.backend.fail(StorageError("a sync failed"))
+        yield from update(written)
+
+    a.backend._latest.update_in_steps = fail_then  # type: ignore[method-assign]
+    batch = a.submit(5_000)  # large: its latest events are noted in steps, after it is written
+    await until(batch.committed.done)
+    error = batch.committed.exception()
+    assert isinstance(error, OutcomeUnknownError)
+    await until(lambda: error.is_stored() is not None)
+    assert error.is_stored()
+    await until(lambda: batch.last_id in a.seen.ids[True])
     await pair.equal()
 
 
