@@ -289,14 +289,15 @@ async def test_an_unknown_commit_behind_another_one_is_decided(pair: Site) -> No
             raise LogError("the answer was lost", is_unknown=True)
 
     a.log.append = lose_the_second  # type: ignore[method-assign]
-    batches = [a.submit(100) for _ in range(50)]  # more than one commit takes
+    batches = [a.submit(100) for _ in range(100)]  # three commits
     await until(lambda: all(batch.committed.done() for batch in batches))
     a.log.append = append  # type: ignore[method-assign]
     assert batches[0].committed.exception() is None
-    error = batches[-1].committed.exception()
+    assert type(batches[-1].committed.exception()) is StorageError  # it was not sent
+    error = batches[50].committed.exception()
     assert isinstance(error, OutcomeUnknownError)
     await until(error.is_stored)
-    last = batches[-1].last_id
+    last = batches[50].last_id
     await until(lambda: last in a.seen.ids[True])
     assert a.seen.ids[True].count(last) == a.seen.ids[False].count(last) == 1
     await pair.equal()
