@@ -122,7 +122,11 @@ class PostgresqlConnection:
         timer = loop.call_at(deadline_s, connection.terminate)
         try:
             rows: Rows = await connection.fetch(statement, *args)
-        except ERRORS as e:
+        except Exception as e:
+            # asyncpg raises anything where it is terminated between two of its steps
+            if not (isinstance(e, ERRORS) or connection.is_closed()):
+                self._disconnect()
+                raise
             # an error that the server tells, and stays connected, has undone the statement
             is_unknown = changes and connection.is_closed()
             is_late = loop.time() >= deadline_s

@@ -84,7 +84,7 @@ class TestPostgresqlLog(CommitLogContract):
                 with pytest.raises(LogError, match=r":\d+/postgres: no answer") as caught:
                     await attempt
                 assert caught.value.is_unknown
-            assert (await hasty.state()).position == 1  # readers do not wait
+            assert (await log.state()).position == 1  # readers do not wait
         # by the patient one: whatever came before is done by then
         assert await log.settle(1) == 2
         assert await log.read(1, 9, 99) == [Record(2, 1, (b"2",))]
@@ -132,7 +132,7 @@ class TestPostgresqlLog(CommitLogContract):
         await claim(log)
         await log.append(1, 1, [b"1"])
         assert isinstance(log, PostgresqlLog)
-        monkeypatch.setattr(limits, "SLOW_COMMIT_S", 0.0)
+        monkeypatch.setattr(limits, "SLOW_COMMIT_S", -1.0)  # the clock of the loop is coarse
         monkeypatch.setattr(log._writer, "fetch", self._lost)
         with pytest.raises(LogError, match="lost") as caught:
             await log.append(1, 2, [b"2"])
@@ -346,6 +346,23 @@ class TestPostgresqlLog(CommitLogContract):
             with pytest.raises(LogError, match=r"password_file: .*: No such file"):
                 await log.state()
         assert "hidden" not in repr(config)
+
+    async def test_a_connection_that_ends_between_two_steps_of_its_driver(
+        self, log: CommitLog, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await log.state()
+        prepare = asyncpg.Connection._get_statement
+
+        async def prepare_and_end(connection: Any, *args: Any, **options: Any) -> Any:
+            statement = await prepare(connection, *args, **options)
+            connection.terminate()  # as when the time is over
+            return statement
+
+        with monkeypatch.context() as patched:
+            patched.setattr(asyncpg.Connection, "_get_statement", prepare_and_end)
+            with pytest.raises(LogError, match=r":\d+/postgres: "):
+                await log.state()
+        assert (await log.state()).position == 0
 
     async def test_closing_ends_what_waits(self, log: CommitLog, owner: Any) -> None:
         await claim(log)
