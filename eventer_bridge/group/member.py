@@ -249,15 +249,8 @@ class GroupMember(Resource):
             f" {best.position} (`mariner restore --member`), in its place"
         )
 
-    async def _catch_up(self, up_to: int) -> int:
-        """Apply the records up to a position; returns how many."""
-        before = self._backend.position
-        while await self._read_some(up_to):
-            pass
-        return self._backend.position - before
-
     async def _read_some(self, up_to: int) -> int:
-        """As :meth:`_catch_up`, a piece of it."""
+        """Apply some of the records up to a position; returns how many, 0: all are applied."""
         backend = self._backend
         if backend.position >= up_to:
             return 0
@@ -383,7 +376,8 @@ class GroupMember(Resource):
         try:
             if backend.failure is not None:
                 await backend.recover(is_to_follow=False)
-            await self._catch_up(position)
+            while await self._read_some(position):
+                pass
             if backend.pending is not None:  # it is behind the end
                 backend.decide(is_stored=False)
             self._acknowledged = position
@@ -496,7 +490,7 @@ class GroupMember(Resource):
         self._is_stale = False
 
     async def _tell_periodically(self) -> None:
-        """Sync the store, tell the group up to where, and trim the log."""
+        """Sync the store, and tell the group up to where."""
         while True:
             await asyncio.sleep(limits.TELL_PERIOD_S)
             backend = self._backend

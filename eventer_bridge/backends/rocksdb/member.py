@@ -136,9 +136,7 @@ async def create_member(
     opened = await asyncio.to_thread(ext_open_member, path)
     mlog.info("event store opened", extra={"path": str(path), "types": len(opened.types)})
     keys_kept = key_retention or KeyRetention()
-    # retention begins when it is active
-    backend = MemberBackend(opened, on_commit, (), opened.clock, keys_kept)
-    backend.rules_when_active = tuple(retention)
+    backend = MemberBackend(opened, on_commit, retention, opened.clock, keys_kept)
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(backend.async_close)
         backend.control = await control.listen(opened.store)
@@ -164,9 +162,9 @@ class MemberBackend(RocksDbBackend):
         clock: PassedTime,
         key_retention: KeyRetention,
     ) -> None:
-        super().__init__(opened, on_commit, rules, clock, key_retention)
+        super().__init__(opened, on_commit, (), clock, key_retention)
         self.is_passive = True
-        self.rules_when_active: Sequence[RetentionRule] = ()
+        self.rules_when_active = rules
         self.group_row = self._read(self._store.group_row)
         self.pending: Pending | None = None
         self.on_applied: Callable[[Sequence[AppliedBlock]], Awaitable[None]] = _ignore
