@@ -11,13 +11,22 @@ from eventer_bridge.backends import rocksdb
 from eventer_bridge.backends.rocksdb import control
 from eventer_bridge.backends.rocksdb.latest import Row
 from eventer_bridge.backends.visible_query import VisibleQuery
+from eventer_bridge.core.cursors import Cursors
 from eventer_bridge.core.engine import Engine
-from eventer_bridge.errors import NotOperationalError, OutcomeUnknownError, StorageError
+from eventer_bridge.errors import (
+    ConfigurationError,
+    NotOperationalError,
+    OutcomeUnknownError,
+    StorageError,
+)
 from eventer_bridge.group.log import FencedError, LogError
 from eventer_bridge.model import EventId, QueryTimeseriesParams, Status
 from eventer_bridge.slices import Steps
 from eventer_bridge.subscription import EVERYTHING
+from mariner.gateway import config_file
+from mariner.gateway.gateway import create
 from tests.support.group import SERVER_ID, TAKEOVER_S, Server, Site, site
+from tests.support.inprocess import APP
 from tests.support.postgresql import Cluster
 from tests.support.waiting import until
 
@@ -416,3 +425,29 @@ async def test_rows_that_are_given_up_while_they_are_written_are_forgotten(pair:
     with pytest.raises((StorageError, OutcomeUnknownError)):
         await flushing
     assert not rows.has(b"stale")
+
+
+async def test_events_are_held_until_cursors_are_read() -> None:
+    async with await rocksdb.create_temporary() as backend:
+        cursors = Cursors(backend, hold_s=10.0)
+        assert cursors._held_since() is None
+        cursors.give_up()
+        assert cursors._held_since() is not None  # another member may have some
+        cursors.load()
+        assert cursors._held_since() is None
+
+
+async def test_a_loss_is_not_accepted_of_a_member(tmp_path: Path) -> None:
+    log = {"type": "postgresql", "dsn": "postgresql://127.0.0.1/mariner"}
+    conf = {
+        "name": "test",
+        "mariner": {"host": "127.0.0.1", "port": 0},
+        "event_core": {
+            "server_id": 1,
+            "backend": {"type": "rocksdb", "path": str(tmp_path / "events")},
+            "group": {"log": log, "name": "plant"},
+        },
+        "clients": [APP],
+    }
+    with pytest.raises(ConfigurationError, match="--accept-loss: not of a member of a group"):
+        await create(config_file.parse(conf, "test"), accept_loss=True)
