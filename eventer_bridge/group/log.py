@@ -159,6 +159,6 @@ class CommitLog(Resource, abc.ABC):
     async def trim(self, keep_s: float) -> int:
         """Remove records that all members have applied, or that are older; returns how many.
 
-        Where there is only one member, others may be yet to come: what it has is removed later, when
-        it is older than ``limits.ALONE_KEEP_S``.
+        Where there is only one member, others may be yet to come: what it has is removed later,
+        when it is older than ``limits.ALONE_KEEP_S``.
         """

@@ -208,8 +208,8 @@ FROM (
 WHERE g.name = $1 AND g.acknowledged > g.trimmed AND t.up_to > g.trimmed  -- not so if it is null
 RETURNING {STANDBYS}
 """
-"""What is older than ``$2`` seconds goes anyhow; where there is one member, what it has and is older
-than ``$3``."""
+"""What is older than ``$2`` seconds goes anyhow; where there is one member, what it has and is
+older than ``$3``."""
 
 REMOVE_TRIMMED: Final = f"""
 WITH removed AS (
