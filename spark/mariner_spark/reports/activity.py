@@ -4,17 +4,24 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Final
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as sf
-
 from mariner_spark import limits
 from mariner_spark.reports import formats, views
-from mariner_spark.reports.events import Span, bucket, bucket_width, prefix, prepare, span_of
+from mariner_spark.reports.events import (
+    Span,
+    bucket_us,
+    bucket_width,
+    moment_of_bucket,
+    prefix,
+    prepare,
+    span_of,
+    width_s,
+)
+from mariner_spark.reports.relations import R, query
 
 
 def activity(
-    events: DataFrame, *, depth: int = 2, width: timedelta | None = None, span: Span | None = None
-) -> DataFrame:
+    events: R, *, depth: int = 2, width: timedelta | None = None, span: Span | None = None
+) -> R:
     """Events by type prefix and time.
 
     A row is a type prefix and a bucket of time with events; there are at most
@@ -29,28 +36,29 @@ def activity(
     """
     events = prepare(events)
     width = width or bucket_width(span or span_of(events))
-    counted = events.groupBy(prefix(depth).alias("prefix"), bucket(width).alias("bucket")).agg(
-        sf.count("*").alias("events"), sf.sum("payload_bytes").alias("bytes")
-    )
-    largest = (
-        counted.groupBy(sf.col("prefix").alias("kept"))
-        .agg(sf.sum("events").alias("all"))
-        .orderBy(sf.desc("all"), "kept")
-        .limit(limits.REPORT_PREFIXES)
-    )
-    return (
-        counted.join(sf.broadcast(largest), on=sf.col("prefix") == sf.col("kept"), how="left")
-        .groupBy("kept", "bucket")
-        .agg(sf.sum("events").alias("events"), sf.sum("bytes").alias("bytes"))
-        .orderBy(sf.asc_nulls_last("kept"), "bucket")
-        .select(
-            sf.col("kept").alias("prefix"),
-            "bucket",
-            sf.lit(width.total_seconds()).alias("bucket_s"),
-            "events",
-            "bytes",
+    sql = f"""
+        WITH counted AS (
+            SELECT prefix, bucket_us, count(*) AS events, sum(payload_bytes) AS bytes
+            FROM (
+                SELECT {prefix(depth)} AS prefix,
+                    {bucket_us("unix_micros(timestamp)", width)} AS bucket_us, payload_bytes
+                FROM {{events}}
+            )
+            GROUP BY prefix, bucket_us
+        ), largest AS (
+            SELECT prefix AS kept FROM counted
+            GROUP BY prefix
+            ORDER BY sum(events) DESC, prefix
+            LIMIT {limits.REPORT_PREFIXES}
         )
-    )
+        SELECT /*+ BROADCAST(largest) */ kept AS prefix, {moment_of_bucket("bucket_us")} AS bucket,
+            {width_s(width)} AS bucket_s, CAST(sum(events) AS BIGINT) AS events,
+            CAST(sum(bytes) AS BIGINT) AS bytes
+        FROM counted LEFT JOIN largest ON prefix = kept
+        GROUP BY kept, bucket_us
+        ORDER BY kept ASC NULLS LAST, bucket_us
+    """
+    return query(sql, events=events)
 
 
 # --- on the page --------------------------------------------------------------------------
@@ -116,4 +124,5 @@ REPORT: Final = views.Report(
         prefix="Type prefix: path", bucket="From: moment", events="Events: count",
         bytes="Payload: size",
     ),
+    needs=("type_path", "timestamp", "payload_bytes"),
 )  # fmt: skip

@@ -8,13 +8,12 @@ shown in UTC; tooltips show texts of ``formats``.
 import functools
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
-
-from pyspark.sql import DataFrame
+from typing import Any, Final, NamedTuple, ParamSpec, TypeVar, cast
 
 from mariner_spark import limits, times
 from mariner_spark.reports import formats
 from mariner_spark.reports.events import Extent
+from mariner_spark.reports.relations import R, Relation
 
 Row = Mapping[str, Any]
 Spec = dict[str, Any]
@@ -83,18 +82,20 @@ class Report(NamedTuple):
         first: selects and orders the rows of the files; ``first_are`` describes them.
         totals: computes totals of all rows, in a row, from prepared events and all rows; None:
             the files have all rows, and the view needs no totals.
+        needs: columns of events (``events.prepare``) that it is computed from.
         is_about_servers: needs all events of the servers, of any type.
     """
 
     name: str
     title: str
     about: str
-    find: Callable[[DataFrame, ReportSettings], DataFrame]
+    find: Callable[[Relation, ReportSettings], Relation]
     view: Callable[[Sequence[Row], Row, Domain], View]
     columns: Sequence[Column]
-    first: Callable[[DataFrame], DataFrame] = lambda found: found
+    first: Callable[[Relation], Relation] = lambda found: found
     first_are: str = ""
-    totals: Callable[[DataFrame, DataFrame], DataFrame] | None = None
+    totals: Callable[[Relation, Relation], Relation] | None = None
+    needs: Sequence[str] = ()
     is_about_servers: bool = False
 
 
@@ -104,12 +105,12 @@ def columns(**columns: str) -> tuple[Column, ...]:
     return tuple(Column(name, title, kind) for name, (title, kind) in split.items())
 
 
-def first_of(find: Callable[P, DataFrame], report: Report) -> Callable[P, DataFrame]:
+def first_of(find: Callable[P, R], report: Report) -> Callable[P, R]:
     """As what finds all rows of a report, but returns those of its files, in their order."""
 
     @functools.wraps(find)
-    def first(*args: P.args, **kwargs: P.kwargs) -> DataFrame:
-        return report.first(find(*args, **kwargs))
+    def first(*args: P.args, **kwargs: P.kwargs) -> R:
+        return cast("R", report.first(find(*args, **kwargs)))
 
     return first
 
