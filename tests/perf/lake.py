@@ -24,8 +24,7 @@ from mariner_spark.lake import maintenance
 from mariner_spark.lake.maintenance import compact
 from mariner_spark.lake.tables import EVENTS, VALUES, Lake, arrow_schema
 from mariner_spark.lake.tables import write_rows as write
-from mariner_spark.reader import list_files, read_events
-from mariner_spark.values import with_value
+from mariner_spark.reader import list_files, read_events, with_value
 
 TYPES: Final = [("plant", f"area{i // 10}", f"device{i}", "power") for i in range(100)]
 _DAY_US: Final = 86_400_000_000
