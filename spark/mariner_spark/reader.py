@@ -54,6 +54,7 @@ def read(
     servers: int | Iterable[int] | None = None,
     source_from: Moment | None = None,
     source_to: Moment | None = None,
+    source_out_of_range: str | None = None,
     columns: Iterable[str] | None = None,
     partitions: int | None = None,
     client_name: str | None = None,
@@ -74,8 +75,8 @@ def read(
     newer reads of the store without using it: after that, an action raises SnapshotError.
 
     ``lake`` is a folder, or a location in an object store, which also has the column ``value``; it
-    takes ``columns``, and those arguments that select events. ``version`` is that of its table
-    ``events``, and ``as_of`` the moment of one; None: the latest.
+    takes ``columns``, ``source_out_of_range``, and those arguments that select events.
+    ``version`` is that of its table ``events``, and ``as_of`` the moment of one; None: the latest.
 
     Raises:
         OptionError: an argument is wrong; the text begins with its name.
@@ -85,8 +86,10 @@ def read(
     given = options.to_options({i: arguments[i] for i in options.ARGUMENTS})
     if lake is not None:
         at = _version(version, as_of)
-        selection = options.parse_arguments(given, is_lake=True).selection
-        events = read_events(spark, str(lake), selection, version=at)
+        parsed = options.parse_arguments(given, is_lake=True)
+        events = read_events(spark, str(lake), parsed.selection, version=at)
+        if not parsed.keeps_all_times:
+            events = without_out_of_range(events)
         names = None if columns is None else _schema(columns, schema.LAKE_SCHEMA).names
         return events if names is None else events.select(*names)
     if version is not None or as_of is not None:
@@ -296,6 +299,12 @@ def _matches(pattern: EventType) -> Column:
         if segment != "?":
             found = found & (sf.get("type", sf.lit(index)) == segment)
     return found
+
+
+def without_out_of_range(events: DataFrame) -> DataFrame:
+    """Events with null for each source timestamp that is not in ``times.SAFE``."""
+    is_safe = reduce(Column.__and__, _within("source_timestamp", times.SAFE))
+    return events.withColumn("source_timestamp", sf.when(is_safe, sf.col("source_timestamp")))
 
 
 def _within(name: str, time: Interval) -> list[Column]:

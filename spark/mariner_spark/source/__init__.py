@@ -20,6 +20,7 @@ from typing_extensions import override
 from mariner_spark import schema as schemas
 from mariner_spark.source import network, options, snapshots, store
 from mariner_spark.source.options import Options
+from mariner_spark.source.rows import without_out_of_range
 from mariner_spark.source.snapshots import DriverProcess
 from mariner_spark.source.stream import StreamReader
 
@@ -84,12 +85,15 @@ class BatchReader(DataSourceReader):
 
     @override
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        batches = self._read(partition, schemas.arrow_schema(self._schema))
+        return batches if self._options.keeps_all_times else without_out_of_range(batches)
+
+    def _read(self, partition: InputPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         parsed = self._options
-        arrow_schema = schemas.arrow_schema(self._schema)
         if isinstance(partition, store.StorePartition):
-            yield from store.read(partition, parsed.selection, arrow_schema)
+            yield from store.read(partition, parsed.selection, schema)
         elif isinstance(partition, network.NetworkPartition):
-            yield from network.read(parsed.gateway, partition, parsed.selection, arrow_schema)
+            yield from network.read(parsed.gateway, partition, parsed.selection, schema)
 
 
 class EmptyPartition(InputPartition):
