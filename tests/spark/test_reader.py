@@ -6,6 +6,7 @@ from datetime import UTC, date, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 from pyspark.sql import DataFrame, SparkSession
@@ -145,6 +146,9 @@ DAY = 24 * HOUR
         ({"source_to": datetime(1970, 1, 1, 2, tzinfo=timezone(timedelta(hours=1)))},
          Selection(source=Interval(None, HOUR))),
         ({"servers": 7}, Selection(servers=frozenset((7,)))),
+        ({"servers": np.array([7, 8])}, Selection(servers=frozenset((7, 8)))),
+        ({"from_": np.int64(1), "to": np.float32(1.5)},
+         Selection(time=Interval(1_000_000, 1_500_000))),
         ({"servers": {-1, 7}}, Selection(servers=frozenset((-1, 7)))),
     ],
 )  # fmt: skip
@@ -179,6 +183,7 @@ EXPECTED_MOMENT = "expected a datetime, a date, a string or seconds"
         ({**ANY, "to": 1e300}, "to: '1e+300': expected ISO 8601"),
         ({**ANY, "from_": 2, "to": 1}, "from_: is later than to"),
         ({**ANY, "servers": "7"}, "servers: expected an id, or a list of ids, not str"),
+        ({**ANY, "servers": np.bool_(True)}, "servers: expected an id, or a list of ids, not bool"),
         ({**ANY, "servers": [True]}, "servers: expected an id, or a list of ids, not list"),
         ({**ANY, "servers": []}, "servers: '': expected ids of servers"),
         ({**ANY, "partitions": 0}, "partitions: '0': expected a number from 1 to 10000"),

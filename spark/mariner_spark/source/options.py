@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 from enum import Enum
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple, TypeAlias, TypeVar
 
@@ -123,8 +124,8 @@ def _number(first: int, last: int) -> _Kind:
 
 
 def integer(value: Any) -> str | None:
-    """Text of an integer argument; None: it is none."""
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else None
+    """Text of an integer argument, also of numpy's; None: it is none."""
+    return str(value) if isinstance(value, Integral) and not isinstance(value, bool) else None
 
 
 def _parse_boolean(text: str) -> bool:
@@ -155,10 +156,10 @@ def moment(value: Any) -> str | None:
             return value
         case date():  # includes datetime
             return value.isoformat()
-        case int() | float():
+        case Real():  # also of numpy
             # as text, 20240501 would be a date
             try:
-                return (times.EPOCH + timedelta(seconds=value)).isoformat()
+                return (times.EPOCH + timedelta(seconds=float(value))).isoformat()
             except (OverflowError, ValueError):
                 return str(value)  # refused with the reason
     return None
