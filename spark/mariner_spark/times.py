@@ -109,3 +109,7 @@ class Interval(NamedTuple):
     def contains(self, us: int) -> bool:
         """Whether a moment is in it."""
         return (self.first is None or self.first <= us) and (self.last is None or us <= self.last)
+
+
+EVER: Final = Interval()
+"""Every moment."""

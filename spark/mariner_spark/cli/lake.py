@@ -87,7 +87,7 @@ def ingest(
 
     Makes the lake if there is none. Adds each event once, however often you run it and whichever
     gateway it comes from: --host can name several, separated by commas (a,b:23015). Once it has
-    begun, it waits for a gateway that is away. Then it updates the tables latest and values.
+    begun, it waits for a gateway that is away. Then it updates the tables latest and rollups.
     With --follow it also compacts the lake once an hour; otherwise run `mariner lake compact` now
     and then. No Spark is needed. Options other than --value-path are for a gateway.
 
@@ -171,7 +171,7 @@ def compact(path: str, grace_hours: int, by_type: bool) -> None:
 @lake.command()
 @_LAKE
 def rebuild(path: str) -> None:
-    """Rebuild the tables latest and values of LAKE from its events.
+    """Rebuild the tables latest and rollups of LAKE from its events.
 
     Needed only if they are damaged: `mariner lake ingest` keeps them up to date.
 

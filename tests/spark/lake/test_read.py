@@ -19,8 +19,7 @@ from mariner_spark import type_path
 from mariner_spark.errors import LakeError, OptionError
 from mariner_spark.lake import maintenance
 from mariner_spark.lake.maintenance import compact
-from mariner_spark.lake.tables import EVENTS, VALUES, Lake
-from mariner_spark.reader import read_events
+from mariner_spark.lake.tables import EVENTS, Lake
 from tests.spark.lake.support import append, draw_events, opened
 from tests.spark.support import COLUMNS, in_order, plain_events, rows_of
 from tests.spark.support import read as rows_by_spark
@@ -171,12 +170,6 @@ def test_versions(spark: SparkSession, lake: Path) -> None:
         mariner_spark.read(spark, store=lake, version=1)
 
 
-def test_a_derived_table(spark: SparkSession, lake: Path) -> None:
-    frame = read_events(spark, str(lake), table=VALUES)
-    assert frame.columns == ["type_path", "timestamp", "value"]
-    assert frame.count() == 1_000
-
-
 def run(word: str, names: dict[str, Any]) -> dict[str, Any]:
     """Run the example of README.md with a word in it."""
     found = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
@@ -189,7 +182,7 @@ def test_examples(spark: SparkSession, lake: Path) -> None:
     found = run("mariner_spark", {})
     assert (found["events"].count(), found["before"].count()) == (1_000, 200)
     assert len(run("polars", {})["events"]) == 1_000
-    assert len(run("to_pandas", {})["values"]) == 1_000
+    assert len(run("to_pandas", {})["hours"]) == 56
     assert run("to_pyarrow_dataset", {})["count"].fetchall() == [("site/0/d0", 1_000)]
     duckdb.sql("SET autoinstall_known_extensions = false")  # it would come over the network
     assert len(run("delta_scan", {})["scanned"]) == 1_000
