@@ -27,7 +27,7 @@ from eventer_bridge.model import EventType
 from mariner_spark import schema, times, type_path
 from mariner_spark.errors import LakeError, OptionError
 from mariner_spark.lake import rollups, sql
-from mariner_spark.lake.tables import EVENTS, LAST_PATH, ROLLUPS, Lake, files_of
+from mariner_spark.lake.tables import EVENTS, LAST_PATH, ROLLUPS, TABLES, Lake, files_of
 from mariner_spark.source import options
 from mariner_spark.source.options import Selection
 from mariner_spark.times import Interval
@@ -196,6 +196,32 @@ def read_rollups(
     if selection.types is not None:
         rows = rows.withColumn("type", sf.expr(type_path.SQL)).where(matches(selection.types))
     return spark.sql(sql.buckets("{rows}", width_us, sql.DIALECTS["spark"]), rows=rows)
+
+
+def create_views(spark: SparkSession, lake: str | Path) -> None:
+    """Make the tables of a lake temporary views of a session, with those of ``lake.sql.views``.
+
+    They are ``events``, ``latest``, ``rollups``, ``numbers``, ``minutes``, ``hours`` and ``days``;
+    views of these names are replaced. All show the lake of this moment, until a vacuum deletes its
+    files. Raises LakeError.
+    """
+    there = Lake(str(lake))
+    for name in TABLES:
+        columns = schema.ROLLUP_SCHEMA if name == ROLLUPS else schema.LAKE_SCHEMA
+        files = files_of(there.open(name), name)
+        if name == ROLLUPS:
+            parts = [
+                _rows(
+                    spark, there, name, [i.path for i in files if i.partition == every], columns
+                ).withColumn("every", sf.lit(every))
+                for every in sql.WIDTHS_US
+            ]
+            rows = reduce(DataFrame.union, parts)
+        else:
+            rows = _rows(spark, there, name, [i.path for i in files], columns)
+        rows.createOrReplaceTempView(name)
+    for name, query in sql.views("spark").items():
+        spark.sql(query).createOrReplaceTempView(name)
 
 
 def _rows(

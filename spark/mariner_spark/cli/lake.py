@@ -203,6 +203,32 @@ def info(path: str, is_json: bool) -> None:
         output.write_pairs(_rows(path, found))
 
 
+@lake.command()
+@_LAKE
+@click.option(
+    "--dialect",
+    type=click.Choice(["duckdb", "spark", "trino"]),
+    required=True,
+    help="Of the engine that will run them. Spark and Trino need their Delta connector, DuckDB its"
+    " extension delta.",
+)
+def sql(path: str, dialect: str) -> None:
+    """Print SQL that makes the tables of LAKE and its views known to an engine.
+
+    Tables: events, latest, rollups. Views: numbers (those of events); minutes, hours, days (rollups
+    with the mean over time).
+
+    Exit code 0: printed; 1: it cannot be read; 2: there is no lake, or wrong usage.
+    """
+    with spark_errors():
+        from mariner_spark.lake import sql as texts  # noqa: PLC0415
+        from mariner_spark.lake.tables import Lake  # noqa: PLC0415
+
+        found = Lake(path)
+        found.open()
+        output.write_text(";\n\n".join(texts.statements(found, dialect)) + ";")
+
+
 _OPTIONS = server_options("MARINER", 23014, is_named=False)
 _OPTIONS[0].callback = None  # it can name several hosts, with their ports
 lake.add_command(command_of(MARINER._replace(options=_OPTIONS), ingest))

@@ -26,13 +26,9 @@ from numpy.typing import NDArray
 from mariner_spark import limits, times
 from mariner_spark.errors import OptionError
 from mariner_spark.lake import tables
-from mariner_spark.lake.sql import ORIGIN_US
+from mariner_spark.lake.sql import ORIGIN_US, WIDTHS_US
 from mariner_spark.lake.tables import EVENTS, ORDER, ROLLUPS, Lake, TableFile
 from mariner_spark.times import EVER, Interval
-
-_S: Final = 1_000_000
-WIDTHS_US: Final = {"1m": 60 * _S, "1h": 3_600 * _S, "1d": 86_400 * _S}
-"""Widths of buckets, by name in the column ``every``; each is a multiple of the one before."""
 
 _WIDTH: Final = re.compile("([1-9][0-9]{0,6})([mhd])")
 _MINUTE: Final = timedelta(minutes=1)
@@ -62,7 +58,7 @@ def parse_width(every: str | timedelta) -> int:
 class Found(NamedTuple):
     """Rollups for a query: files that have them, and may have others as well.
 
-    They are those of width ``every`` (a key of ``WIDTHS_US``) with their ``bucket`` in ``time``.
+    They are those of width ``every`` (of ``sql.WIDTHS_US``) with their ``bucket`` in ``time``.
     """
 
     every: str

@@ -3,6 +3,11 @@
 from typing import Final, NamedTuple
 
 from mariner_spark import times
+from mariner_spark.lake.tables import TABLES, Lake
+
+_S: Final = 1_000_000
+WIDTHS_US: Final = {"1m": 60 * _S, "1h": 3_600 * _S, "1d": 86_400 * _S}
+"""Widths of buckets, by name in the column ``every``; each is a multiple of the one before."""
 
 _TINY: Final = 2.0**-64
 """Scale that keeps the sum of any number of doubles finite."""
@@ -12,19 +17,36 @@ ORIGIN_US: Final = 4 * 86_400_000_000
 
 
 class SqlDialect(NamedTuple):
-    """What an engine calls the functions that have no common name, as formats of an argument."""
+    """What an engine calls what has no common name.
+
+    ``to_us`` and ``from_us`` are formats of an argument, ``tables`` of statements that give a table
+    (``name``) at a location (``uri``) its name.
+    """
 
     to_us: str
     from_us: str
+    tables: str
 
 
 DIALECTS: Final = {
-    "spark": SqlDialect("unix_micros({})", "timestamp_micros({})"),
-    "duckdb": SqlDialect("epoch_us({})", "make_timestamptz({})"),
+    "duckdb": SqlDialect(
+        "epoch_us({})",
+        "make_timestamptz({})",
+        "CREATE OR REPLACE VIEW {name} AS SELECT * FROM delta_scan('{uri}')",
+    ),
+    "spark": SqlDialect(
+        "unix_micros({})",
+        "timestamp_micros({})",
+        "CREATE OR REPLACE TEMPORARY VIEW {name} USING delta OPTIONS (path '{uri}')",
+    ),
     "trino": SqlDialect(
-        "CAST(round(to_unixtime({}) * 1e6) AS bigint)", "from_unixtime_nanos(({}) * 1000)"
+        "CAST(round(to_unixtime({}) * 1e6) AS bigint)",
+        "CAST(from_unixtime_nanos(CAST({} AS decimal(38)) * 1000) AS timestamp(6) with time zone)",
+        "CALL system.register_table('mariner', '{name}', '{uri}')",
     ),
 }
+
+_TRINO: Final = "CREATE SCHEMA IF NOT EXISTS mariner", "USE mariner"
 
 
 _BUCKETS: Final = """\
@@ -94,8 +116,7 @@ SELECT
   last_at,
   covered,
   CAST(numbers AS double) / events AS quality
-FROM means
-"""
+FROM means"""
 
 
 def buckets(source: str, width_us: int, dialect: SqlDialect) -> str:
@@ -128,3 +149,37 @@ def buckets(source: str, width_us: int, dialect: SqlDialect) -> str:
         in_order="OVER (PARTITION BY type_path, numbers > 0 ORDER BY bucket)",
         tiny=_TINY,
     )
+
+
+def views(dialect: str) -> dict[str, str]:
+    """Queries by name of a view, in a dialect (a key of :data:`DIALECTS`).
+
+    ``numbers`` are those of events; ``minutes``, ``hours`` and ``days`` have the columns of
+    :func:`buckets`. They are of the tables ``events`` and ``rollups``.
+    """
+    found = {
+        "numbers": "SELECT type_path, timestamp, value FROM events WHERE value IS NOT NULL",
+    }
+    for name, every in {"minutes": "1m", "hours": "1h", "days": "1d"}.items():
+        source = f"(SELECT * FROM rollups WHERE every = '{every}') AS found"  # noqa: S608  # ours
+        found[name] = buckets(source, WIDTHS_US[every], DIALECTS[dialect])
+    return found
+
+
+def statements(lake: Lake, dialect: str) -> list[str]:
+    """Statements that make the tables of a lake, and the views of them, known to an engine."""
+    made = [
+        DIALECTS[dialect].tables.format(name=name, uri=_quoted(lake.uri(name), dialect))
+        for name in TABLES
+    ]
+    if dialect == "trino":
+        made = [*_TRINO, *made]
+    what = "CREATE OR REPLACE TEMPORARY VIEW" if dialect == "spark" else "CREATE OR REPLACE VIEW"
+    return [*made, *(f"{what} {name} AS\n{query}" for name, query in views(dialect).items())]
+
+
+def _quoted(text: str, dialect: str) -> str:
+    """Inside of a literal."""
+    if dialect == "spark":
+        return text.replace("\\", "\\\\").replace("'", "\\'")
+    return text.replace("'", "''")

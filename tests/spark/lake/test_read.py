@@ -179,8 +179,10 @@ def run(word: str, names: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_examples(spark: SparkSession, lake: Path) -> None:
-    found = run("mariner_spark", {})
+    found = run("import mariner_spark", {})
     assert (found["events"].count(), found["before"].count()) == (1_000, 200)
+    assert found["quarters"].count() == 223
+    assert len(run("create_views", found)["hottest"].collect()) == 1
     assert len(run("polars", {})["events"]) == 1_000
     assert len(run("to_pandas", {})["hours"]) == 56
     assert run("to_pyarrow_dataset", {})["count"].fetchall() == [("site/0/d0", 1_000)]
