@@ -189,6 +189,7 @@ class Lake:
         configuration = {"delta.dataSkippingStatsColumns": ",".join(names)}
         if table == EVENTS:
             configuration[VALUE_PATH] = value_path or values.DEFAULT_PATH
+            configuration["delta.enableChangeDataFeed"] = "true"
         # another writer may create it at the same moment
         with self.errors(), contextlib.suppress(CommitFailedError):
             DeltaTable.create(

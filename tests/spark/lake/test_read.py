@@ -170,6 +170,23 @@ def test_versions(spark: SparkSession, lake: Path) -> None:
         mariner_spark.read(spark, store=lake, version=1)
 
 
+def test_every_change_is_read_once_by_version(tmp_path: Path, monkeypatch: Any) -> None:
+    """Beside compactions and vacuums of files that no table has."""
+    monkeypatch.chdir(tmp_path)
+    root, ids, names = Path("lake"), [], {"seen": -1}
+    for n in range(50, 301, 50):
+        append(root, plain_events(n))
+        if n % 100:
+            compact(str(root))
+            append(root, plain_events(n + 20))
+        names = run("load_cdf", names)
+        found = names["changes"].to_pylist()
+        assert {i["_change_type"] for i in found} == {"insert"}
+        ids += [(i["session"], i["instance"]) for i in found]
+    assert sorted(ids) == [(i.id.session, i.id.instance) for i in plain_events(300)]
+    assert names["seen"] == opened(root).version()
+
+
 def run(word: str, names: dict[str, Any]) -> dict[str, Any]:
     """Run the example of README.md with a word in it."""
     found = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
@@ -186,6 +203,7 @@ def test_examples(spark: SparkSession, lake: Path) -> None:
     assert len(run("polars", {})["events"]) == 1_000
     assert len(run("to_pandas", {})["hours"]) == 56
     assert run("to_pyarrow_dataset", {})["count"].fetchall() == [("site/0/d0", 1_000)]
+    assert len(run("load_cdf", {"seen": 1})["changes"]) == 800
     duckdb.sql("SET autoinstall_known_extensions = false")  # it would come over the network
     assert len(run("delta_scan", {})["scanned"]) == 1_000
     assert isinstance(DeltaTable(lake / "events").version(), int)
