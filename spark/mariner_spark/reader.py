@@ -15,16 +15,18 @@ from typing import Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from deltalake import DeltaTable
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
+from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import StructType
 from pyspark.sql.utils import is_remote
 
 from eventer_bridge.errors import InvalidEventError
 from eventer_bridge.model import EventType
-from mariner_spark import schema, times, type_path
+from mariner_spark import schema, times, type_path, values
 from mariner_spark.errors import LakeError, OptionError
 from mariner_spark.lake import rollups, sql
 from mariner_spark.lake.tables import EVENTS, LAST_PATH, ROLLUPS, TABLES, Lake, files_of
@@ -57,6 +59,7 @@ def read(
     source_to: Moment | None = None,
     columns: Iterable[str] | None = None,
     partitions: int | None = None,
+    value_path: str | None = None,
     client_name: str | None = None,
     token: str | None = None,
     tls: bool | None = None,
@@ -69,7 +72,8 @@ def read(
     ``read(spark, store="data/events", types="machine/cpu/?", from_=date(2025, 1, 1))``
 
     The session comes from ``get_session``, or has the data source from ``register``. ``columns``
-    are the names of the columns to read, in order; None: all of ``schema.SCHEMA``.
+    are the names of the columns to read, in order, of ``schema.SCHEMA`` and ``schema.FIGURES``;
+    None: all of the former.
 
     A data frame of a store stays at its moment, until the driver has made ``limits.MAX_SNAPSHOTS``
     newer reads of the store without using it: after that, an action raises SnapshotError.
@@ -124,7 +128,7 @@ def _version(version: int | None, as_of: Moment | None) -> int | datetime | None
         raise OptionError("as_of", str(e)) from e
 
 
-def _schema(columns: Iterable[str], known: StructType = schema.SCHEMA) -> StructType:
+def _schema(columns: Iterable[str], known: StructType = schema.KNOWN) -> StructType:
     """The schema of some columns; raises OptionError if one is unknown or repeated, or for none."""
     names = [] if isinstance(columns, str) else list(columns)
     if not names:
@@ -136,6 +140,25 @@ def _schema(columns: Iterable[str], known: StructType = schema.SCHEMA) -> Struct
         if name in names[:index]:
             raise OptionError("columns", f"names {name!r} twice")
     return StructType([known[name] for name in names])
+
+
+def with_value(events: DataFrame, path: str = values.DEFAULT_PATH) -> DataFrame:
+    """Add the numbers of events, which have a column ``payload_json``; see ``values``.
+
+    ``value`` (double) is null if an event has none; ``value_unread``: whether it cannot be read.
+    Raises OptionError if the path is invalid.
+    """
+    values.parse(path)
+
+    @arrow_udf("value double, value_unread boolean")  # type: ignore[call-overload, untyped-decorator]
+    def find(payloads: pa.Array) -> pa.Array:
+        found = values.find(payloads, path)
+        return pa.StructArray.from_arrays(list(found), ["value", "value_unread"])
+
+    numbers = find("payload_json")
+    return events.withColumns(
+        {i: numbers.getField(i) for i in ("value", "value_unread")},
+    )
 
 
 # --- tables of a lake ---------------------------------------------------------------------
@@ -156,19 +179,23 @@ def read_events(
     of the table, or the moment of one; None: the latest. Raises LakeError without that.
     """
     lake = Lake(path)
-    found = lake.open(EVENTS, version)
-    has_type, time = type_bounds(selection.types), Interval(*selection.time)
-    with lake.errors():
-        chosen = [
-            file.path
-            for file in files_of(found, EVENTS)
-            if has_type(file.first_type, file.last_type)
-            and not time.intersection(file.time).is_empty
-        ]
+    chosen = select_files(lake, lake.open(EVENTS, version), selection)
     rows = _rows(spark, lake, EVENTS, chosen, schema.LAKE_SCHEMA)
     for condition in conditions(selection):
         rows = rows.where(condition)
     return rows
+
+
+def select_files(lake: Lake, events: DeltaTable, selection: Selection) -> list[str]:
+    """The files of a table that may have selected events, by their paths below it."""
+    has_type, time = type_bounds(selection.types), Interval(*selection.time)
+    with lake.errors():
+        return [
+            file.path
+            for file in files_of(events, EVENTS)
+            if has_type(file.first_type, file.last_type)
+            and not time.intersection(file.time).is_empty
+        ]
 
 
 def read_rollups(

@@ -19,7 +19,9 @@ from eventer_bridge.model import JsonPayload, RegisterEvent, Source, SourceType,
 from mariner_spark import limits, session
 from mariner_spark.errors import JavaError
 from mariner_spark.lake.ingest import ingest_store
-from mariner_spark.reports.generate import ReportJob, generate
+from mariner_spark.reports.generate import generate
+from mariner_spark.reports.job import ReportJob
+from mariner_spark.reports.sources import SparkSource
 from mariner_spark.source import register
 
 
@@ -55,7 +57,7 @@ def _train(path: Path) -> None:
         try:
             for source in ({"store": folder / "store"}, {"lake": str(folder / "lake")}):
                 job = ReportJob(source, "warm-up", folder / "report")
-                generate(spark, job, lambda _step, _n_steps: None)
+                generate(SparkSource(spark), job, lambda _step, _n_steps: None)
         finally:
             gateway = spark.sparkContext._gateway
             assert gateway is not None

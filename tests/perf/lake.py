@@ -25,8 +25,7 @@ from mariner_spark.lake import maintenance
 from mariner_spark.lake.maintenance import compact
 from mariner_spark.lake.tables import EVENTS, Lake, arrow_schema, files_of
 from mariner_spark.lake.tables import write_rows as write
-from mariner_spark.reader import read_events
-from mariner_spark.values import with_value
+from mariner_spark.reader import read_events, with_value
 
 TYPES: Final = [("plant", f"area{i // 10}", f"device{i}", "power") for i in range(100)]
 _DAY_US: Final = 86_400_000_000

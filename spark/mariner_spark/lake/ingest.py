@@ -30,6 +30,7 @@ from mariner_spark.lake.tables import EVENTS, Lake
 from mariner_spark.lake.writer import Positions, ReadPart, append, positions_of, write_new
 from mariner_spark.source import options, snapshots, store
 from mariner_spark.source.options import Selection
+from mariner_spark.source.rows import Columns
 from mariner_spark.source.stream import StreamReader
 
 P = TypeVar("P")
@@ -120,7 +121,8 @@ def ingest_store(
     selection = Selection(time=found.time_after({i: j.timestamp for i, j in base.items()}))
     n_parts = 1 + found.events_after(known) // limits.PART_ROWS
     parts = store.plan(store_path, driver, selection, n_parts)
-    read = partial(store.read, selection=selection, schema=schema.arrow_schema(schema.WITHOUT_TYPE))
+    columns = Columns(schema.arrow_schema(schema.WITHOUT_TYPE))
+    read = partial(store.read, selection=selection, columns=columns)
     with processes() as pool:
         n_added = _add(lake, read, parts, pool, histories=found.histories, on_progress=on_progress)
     update(path)

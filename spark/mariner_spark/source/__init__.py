@@ -20,6 +20,7 @@ from typing_extensions import override
 from mariner_spark import schema as schemas
 from mariner_spark.source import network, options, snapshots, store
 from mariner_spark.source.options import Options
+from mariner_spark.source.rows import Columns
 from mariner_spark.source.snapshots import DriverProcess
 from mariner_spark.source.stream import StreamReader
 
@@ -85,11 +86,11 @@ class BatchReader(DataSourceReader):
     @override
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         parsed = self._options
-        arrow_schema = schemas.arrow_schema(self._schema)
+        columns = Columns(schemas.arrow_schema(self._schema), parsed.value_path)
         if isinstance(partition, store.StorePartition):
-            yield from store.read(partition, parsed.selection, arrow_schema)
+            yield from store.read(partition, parsed.selection, columns)
         elif isinstance(partition, network.NetworkPartition):
-            yield from network.read(parsed.gateway, partition, parsed.selection, arrow_schema)
+            yield from network.read(parsed.gateway, partition, parsed.selection, columns)
 
 
 class EmptyPartition(InputPartition):
