@@ -29,7 +29,7 @@ from eventer_bridge.model import EventType
 from mariner_spark import schema, times, type_path, values
 from mariner_spark.errors import LakeError, OptionError
 from mariner_spark.lake import rollups, sql
-from mariner_spark.lake.tables import EVENTS, LAST_PATH, ROLLUPS, TABLES, Lake, files_of
+from mariner_spark.lake.tables import EVENTS, LAST_PATH, ROLLUPS, TABLES, Lake, columns_of, files_of
 from mariner_spark.source import options
 from mariner_spark.source.options import Selection
 from mariner_spark.times import Interval
@@ -78,7 +78,8 @@ def read(
     A data frame of a store stays at its moment, until the driver has made ``limits.MAX_SNAPSHOTS``
     newer reads of the store without using it: after that, an action raises SnapshotError.
 
-    ``lake`` is a folder, or a location in an object store, which also has the column ``value``; it
+    ``lake`` is a folder, or a location in an object store, which also has the column ``value``, and
+    those that its ingestion named; it
     takes ``columns``, and those arguments that select events. ``version`` is that of its table
     ``events``, and ``as_of`` the moment of one; None: the latest.
 
@@ -102,7 +103,7 @@ def read(
             rows = read_rollups(spark, str(lake), every, selection)
             return rows if columns is None else rows.select(*_schema(columns, rows.schema).names)
         events = read_events(spark, str(lake), selection, version=at)
-        names = None if columns is None else _schema(columns, schema.LAKE_SCHEMA).names
+        names = None if columns is None else _schema(columns, events.schema).names
         return events if names is None else events.select(*names)
     for_lake = {"version": version, "as_of": as_of, "every": every}
     for name in (name for name, value in for_lake.items() if value is not None):
@@ -173,17 +174,24 @@ def read_events(
     *,
     version: int | datetime | None = None,
 ) -> DataFrame:
-    """Events of a lake, with the columns of ``schema.LAKE_SCHEMA``.
+    """Events of a lake, with the columns of ``schema.LAKE_SCHEMA`` and its named ones.
 
     Files that have no selected events, by their time and types, are not opened. ``version`` is that
     of the table, or the moment of one; None: the latest. Raises LakeError without that.
     """
     lake = Lake(path)
-    chosen = select_files(lake, lake.open(EVENTS, version), selection)
-    rows = _rows(spark, lake, EVENTS, chosen, schema.LAKE_SCHEMA)
+    events = lake.open(EVENTS, version)
+    chosen = select_files(lake, events, selection)
+    rows = _rows(spark, lake, EVENTS, chosen, _columns(events))
     for condition in conditions(selection):
         rows = rows.where(condition)
     return rows
+
+
+def _columns(events: DeltaTable) -> StructType:
+    """Columns of events in a lake."""
+    named = [i.spark_field for i in columns_of(events)]
+    return StructType([*schema.LAKE_SCHEMA.fields, *named])
 
 
 def select_files(lake: Lake, events: DeltaTable, selection: Selection) -> list[str]:
@@ -233,8 +241,9 @@ def create_views(spark: SparkSession, lake: str | Path) -> None:
     files. Raises LakeError.
     """
     there = Lake(str(lake))
+    of_events = _columns(there.open())
     for name in TABLES:
-        columns = schema.ROLLUP_SCHEMA if name == ROLLUPS else schema.LAKE_SCHEMA
+        columns = schema.ROLLUP_SCHEMA if name == ROLLUPS else of_events
         files = files_of(there.open(name), name)
         if name == ROLLUPS:
             parts = [

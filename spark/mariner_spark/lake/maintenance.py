@@ -35,7 +35,6 @@ from mariner_spark.lake.tables import (
     TABLES,
     Lake,
     TableFile,
-    arrow_schema,
 )
 from mariner_spark.lake.writer import Position, positions_of
 
@@ -197,7 +196,7 @@ def _update(lake: Lake, name: str, is_new: bool) -> bool:
 def _latest(lake: Lake, known: list[str], paths: list[str]) -> list[AddAction]:
     """Files with the rows of ``latest`` that follow from those in some files and from events."""
     old = [tables.read_rows(lake, LATEST, path) for path in known]
-    rows = pa.concat_tables([arrow_schema(LATEST).empty_table(), *old])
+    rows = pa.concat_tables([lake.schema(LATEST).empty_table(), *old])
     for path in sorted(paths, reverse=True):  # by time: the others seldom have later events
         rows = _with_later(lake, rows, path)
     return tables.write_rows(lake, LATEST, rows) if rows.num_rows else []
@@ -267,15 +266,16 @@ class LakeInfo(msgspec.Struct, frozen=True):
     """Summary of a lake; printed by ``mariner lake info --json``.
 
     ``first`` and ``last``: timestamps of events, microseconds since 1970, None without events;
-    after a compaction the log has them in milliseconds. ``positions``: the last event of each
-    server; ``lag_s``: its age by the clock of this machine, which grows if the server registers
-    nothing.
+    after a compaction the log has them in milliseconds. ``columns``: the named ones.
+    ``positions``: the last event of each server; ``lag_s``: its age by the clock of this machine,
+    which grows if the server registers nothing.
     """
 
     tables: dict[str, TableInfo]
     first: int | None
     last: int | None
     value_path: str
+    columns: list[str]
     positions: dict[int, Position]
     lag_s: dict[int, float]
 
@@ -305,6 +305,7 @@ def info(path: str, *, grace_hours: int = limits.GRACE_HOURS) -> LakeInfo:
         first=min(moments, default=None),
         last=max(moments, default=None),
         value_path=tables.value_path_of(events),
+        columns=[*map(str, tables.columns_of(events))],
         positions=known,
         lag_s={server: now_s - i.timestamp / 1e6 for server, i in known.items()},
     )

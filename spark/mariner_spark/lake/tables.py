@@ -34,6 +34,7 @@ from eventer_bridge.errors import StorageError
 from eventer_bridge.resources import blocking_entry
 from mariner_spark import limits, schema, times, type_path, values
 from mariner_spark.errors import LakeError, MarinerSparkError, NoLakeError
+from mariner_spark.lake.columns import COLUMNS, NamedColumn, of_properties, to_property
 from mariner_spark.source.options import local_path
 from mariner_spark.times import EVER, Interval
 
@@ -86,12 +87,6 @@ def time_column(table: str) -> str:
     return "bucket" if table == ROLLUPS else "timestamp"
 
 
-def delta_schema(table: str) -> pa.Schema:
-    """All columns of a table."""
-    found = arrow_schema(table)
-    return found.append(_PARTITIONS[table]) if table in _PARTITIONS else found
-
-
 class Lake:
     """Tables below a root: a path of this machine, or a URI (``file`` or one of ``SCHEMES``).
 
@@ -107,9 +102,19 @@ class Lake:
         self.root = str(local_path(root)) if self.is_local else root.rstrip("/")
         if found := _REFUSED.search(self.root):
             raise LakeError(f"{self.root}: the path of a lake cannot have {found[0]!r}")
+        self._named: tuple[NamedColumn, ...] | None = None
 
     def __str__(self) -> str:
         return self.root
+
+    def schema(self, table: str) -> pa.Schema:
+        """Columns of a table, without its partition column: with the named ones of this lake."""
+        if table == ROLLUPS:
+            return arrow_schema(table)
+        if self._named is None:
+            found = self.find()
+            self._named = () if found is None else columns_of(found)
+        return pa.schema([*arrow_schema(table), *(i.field for i in self._named)])
 
     def uri(self, table: str) -> str:
         """Where a table is."""
@@ -163,12 +168,15 @@ class Lake:
                     raise LakeError(f"{self}: table {table}: {there}, not {version.isoformat()}")
         return found
 
-    def check(self, value_path: str | None) -> DeltaTable | None:
+    def check(
+        self, value_path: str | None, columns: Sequence[NamedColumn] = ()
+    ) -> DeltaTable | None:
         """The table of events, if there is one; checks that events can be added.
 
         Raises LakeError if it cannot be read, or its values are from another path than
-        ``value_path`` (None: that of the lake); MarinerSparkError if it would be in a store, or the
-        path is invalid.
+        ``value_path`` (None: that of the lake), or its named columns are others than ``columns``
+        (none: those of the lake); MarinerSparkError if it would be in a store, or the path is
+        invalid.
         """
         if value_path is not None:
             values.parse(value_path)
@@ -178,30 +186,38 @@ class Lake:
                 refuse_within_store(Path(self.uri(EVENTS)))
         elif value_path not in {None, known := value_path_of(found)}:
             raise LakeError(f"{self}: its values are those of {known}, not of {value_path}")
+        elif columns and {*columns} != {*(named := columns_of(found))}:
+            has, others = (", ".join(map(str, i)) or "none" for i in (named, columns))
+            raise LakeError(f"{self}: its named columns are {has}, not {others}")
         return found
 
-    def create(self, table: str, value_path: str | None = None) -> DeltaTable:
-        """A table, created if there is none; ``value_path`` and errors as of :meth:`check`."""
-        found = self.check(value_path) if table == EVENTS else self.find(table)
+    def create(
+        self, table: str, value_path: str | None = None, columns: Sequence[NamedColumn] = ()
+    ) -> DeltaTable:
+        """A table, created if there is none; other arguments and errors as of :meth:`check`."""
+        found = self.check(value_path, columns) if table == EVENTS else self.find(table)
         if found is not None:
             return found
         names = [i for i in STATISTICS if i in arrow_schema(table).names]
         configuration = {"delta.dataSkippingStatsColumns": ",".join(names)}
         if table == EVENTS:
             configuration[VALUE_PATH] = value_path or values.DEFAULT_PATH
+            configuration[COLUMNS] = to_property(columns)
             configuration["delta.enableChangeDataFeed"] = "true"
+            self._named = (*columns,)
         # another writer may create it at the same moment
         with self.errors(), contextlib.suppress(CommitFailedError):
             DeltaTable.create(
                 self.uri(table),
-                delta_schema(table),
+                self._delta_schema(table),
                 mode="ignore",
                 partition_by=partitions(table),
                 configuration=configuration,
                 raise_if_key_not_exists=False,
             )
         self._sync_log(table, 0)
-        return self.create(table, value_path)
+        self._named = None  # another writer may have been faster
+        return self.create(table, value_path, columns)
 
     def commit(
         self,
@@ -226,7 +242,7 @@ class Lake:
                 table.create_write_transaction(
                     [*actions],
                     "overwrite" if replaces_all else "append",
-                    Schema.from_arrow(delta_schema(name)),
+                    Schema.from_arrow(self._delta_schema(name)),
                     partitions(name),
                     commit_properties=properties,
                 )
@@ -265,6 +281,11 @@ class Lake:
             if self.is_local:
                 _sync(target, target.parent)  # whose own entry is synced with the commit
 
+    def _delta_schema(self, table: str) -> pa.Schema:
+        """All columns of a table."""
+        found = self.schema(table)
+        return found.append(_PARTITIONS[table]) if table in _PARTITIONS else found
+
     def _sync_log(self, name: str, version: int) -> None:
         """Make commits durable, with the folders that they need."""
         if self.is_local:
@@ -300,6 +321,11 @@ def value_path_of(events: DeltaTable) -> str:
     return str(events.metadata().configuration.get(VALUE_PATH, values.DEFAULT_PATH))
 
 
+def columns_of(events: DeltaTable) -> tuple[NamedColumn, ...]:
+    """Named columns of a table of events."""
+    return of_properties(events.metadata().configuration)
+
+
 def _to_ms(moment: datetime) -> datetime:
     """A moment in the unit of a Delta log."""
     return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
@@ -315,16 +341,21 @@ _DIFFERENCES: Final = (
 _DAY_US: Final = 86_400_000_000
 
 
-def write_events(lake: Lake, value_path: str, batches: Iterable[pa.RecordBatch]) -> list[AddAction]:
+def write_events(
+    lake: Lake, events: DeltaTable, batches: Iterable[pa.RecordBatch]
+) -> list[AddAction]:
     """As :func:`write_rows`, for events in any order; buffers ``limits.FILE_ROWS``, ``FILE_BYTES``.
 
-    The batches have the columns ``schema.WITHOUT_TYPE``.
+    ``events`` is the table; the batches have the columns ``schema.WITHOUT_TYPE``.
     """
-    files = []
+    value_path, named, files = value_path_of(events), columns_of(events), []
     for group in _bounded(batches):
         numbers = [values.find_numbers(i.column("payload_json"), value_path) for i in group]
         column = pa.chunked_array(numbers, pa.float64())
         rows = pa.Table.from_batches(group).append_column("value", column)
+        for i in named:
+            parts = [i.find(batch.column("payload_json")) for batch in group]
+            rows = rows.append_column(i.field, pa.chunked_array(parts, i.field.type))
         files += write_rows(lake, EVENTS, rows)
     return files
 
@@ -404,7 +435,7 @@ def write_rows(
     A file a day of ``events``. Columns are in any order; ``type`` may be missing. Sorted by time or
     (one day only) by type first.
     """
-    names = arrow_schema(table).names
+    names = lake.schema(table).names
     order = ("type_path", *ORDER) if is_by_type else ORDER
     rows = rows.sort_by([(i, "ascending") for i in order])
     if "type" not in rows.schema.names:
@@ -412,7 +443,7 @@ def write_rows(
         types = [list(type_path.decode(i)) for i in paths.dictionary.to_pylist()]
         column = pa.array(types, pa.list_(pa.string())).take(paths.indices)
         rows = rows.append_column("type", column)
-    rows = rows.select(names).cast(arrow_schema(table))
+    rows = rows.select(names).cast(lake.schema(table))
     group_rows = limits.SMALL_GROUP_ROWS if is_by_type else limits.ROW_GROUP_ROWS
     if not partitions(table):
         return [_write_file(lake, table, rows, {}, group_rows)]
@@ -438,7 +469,7 @@ def read_rows(
     lake: Lake, table: str, path: str, names: Sequence[str] = (), time: Interval = EVER
 ) -> pa.Table:
     """Rows of a file in some time, by its path below the table; no names: all columns."""
-    columns = pa.schema([i for i in arrow_schema(table) if not names or i.name in names])
+    columns = pa.schema([i for i in lake.schema(table) if not names or i.name in names])
     moment = time_column(table)
     with lake.errors(), pq.ParquetFile(path, filesystem=lake.files(table)) as file:
         groups = [*range(file.num_row_groups)]
