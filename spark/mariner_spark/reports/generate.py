@@ -292,8 +292,13 @@ _NEEDED: Final = [name for name in schema.SCHEMA.names if name not in {"type", "
 def _read(spark: SparkSession, job: ReportJob) -> Iterator[DataFrame]:
     """Prepared events; persisted unless they come from a lake, as Parquet is as fast."""
     if job.lake is None:
-        all_times = {"source_out_of_range": options.CLIP}
-        events = reader.read(spark, **job.source, **job.selection, **all_times, columns=_NEEDED)
+        events = reader.read(
+            spark,
+            **job.source,
+            **job.selection,
+            source_out_of_range=options.CLIP,
+            columns=_NEEDED,
+        )
         with _persisted(prepare(events, _value_path(job))) as events:
             yield events
     else:
