@@ -135,6 +135,9 @@ PART_ROWS: Final = FILE_ROWS // 2
 """Events of a store that one process writes at a time: enough for two full row groups, and few
 enough that all processes end at about the same time."""
 
+ROLLED_ROWS: Final = 2_000_000
+"""Events, about, that are made rollups at a time: bounds the memory of an update, to about 1 GB."""
+
 COMMIT_TRIES: Final = 20
 """Attempts to commit beside other writers; of several that commit at once, one succeeds."""
 
@@ -162,6 +165,12 @@ one."""
 
 # --- reports ------------------------------------------------------------------------------
 
+DUCKDB_MEMORY_BYTES: Final = 1 << 30
+"""Memory of DuckDB, as much as Spark's driver has by default; what needs more goes to files."""
+
+DUCKDB_EVENTS: Final = 100_000_000
+"""Events of a store or a lake from which on reports are made by Spark, unless DuckDB is named."""
+
 REPORT_BUCKETS: Final = 100
 """Maximum buckets of time of a report: as many as a chart can show on a phone."""
 
@@ -180,11 +189,6 @@ REPORT_TOP_TYPES: Final = 200
 
 REPORT_PAYLOAD_CHARACTERS: Final = 200
 """Characters of a payload that are shown."""
-
-NUMBER_CHARACTERS: Final = 10_000
-"""Maximum length of a number in a payload. A registered one has at most 3,004 characters (three
-times ``MAX_NUMBER_DIGITS`` of the core); ten times as many digits take Java a hundred times as
-long."""
 
 MIN_INTERVALS: Final = 5
 """Minimum number of intervals for a meaningful median."""

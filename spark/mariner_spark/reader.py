@@ -11,10 +11,10 @@ import os
 import platform
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from functools import reduce
 from pathlib import Path
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -22,15 +22,17 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
+from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import StructType
 from pyspark.sql.utils import is_remote
 
 from eventer_bridge.errors import InvalidEventError
 from eventer_bridge.model import EventType
-from mariner_spark import schema, times, type_path
+from mariner_spark import schema, times, type_path, values
 from mariner_spark.errors import LakeError, OptionError
+from mariner_spark.lake import rollups, sql
 from mariner_spark.lake.spark_files import read_files
-from mariner_spark.lake.tables import EVENTS, Lake, arrow_schema
+from mariner_spark.lake.tables import EVENTS, LAST_PATH, ROLLUPS, TABLES, Lake, columns_of, files_of
 from mariner_spark.source import options
 from mariner_spark.source.options import Selection
 from mariner_spark.times import Interval
@@ -51,6 +53,7 @@ def read(
     lake: str | Path | None = None,
     version: int | None = None,
     as_of: Moment | None = None,
+    every: str | timedelta | None = None,
     types: str | Iterable[str | EventType] | None = None,
     from_: Moment | None = None,
     to: Moment | None = None,
@@ -60,6 +63,7 @@ def read(
     source_out_of_range: str | None = None,
     columns: Iterable[str] | None = None,
     partitions: int | None = None,
+    value_path: str | None = None,
     client_name: str | None = None,
     token: str | None = None,
     tls: bool | None = None,
@@ -72,14 +76,21 @@ def read(
     ``read(spark, store="data/events", types="machine/cpu/?", from_=date(2025, 1, 1))``
 
     The session comes from ``get_session``, or has the data source from ``register``. ``columns``
-    are the names of the columns to read, in order; None: all of ``schema.SCHEMA``.
+    are the names of the columns to read, in order, of ``schema.SCHEMA`` and ``schema.FIGURES``;
+    None: all of the former.
 
     A data frame of a store stays at its moment, until the driver has made ``limits.MAX_SNAPSHOTS``
     newer reads of the store without using it: after that, an action raises SnapshotError.
 
-    ``lake`` is a folder, or a location in an object store, which also has the column ``value``; it
-    takes ``columns``, ``source_out_of_range``, and those arguments that select events.
-    ``version`` is that of its table ``events``, and ``as_of`` the moment of one; None: the latest.
+    ``lake`` is a folder, or a location in an object store, which also has the column ``value``, and
+    those that its ingestion named. It takes ``columns``, ``source_out_of_range``, and those
+    arguments that select events. ``version`` is that of its table ``events``, and ``as_of`` the
+    moment of one; None: the latest.
+
+    ``every`` reads a lake's rollups instead of its events: a row for each type and bucket of that
+    width, which begins from ``from_`` to ``to``. It is a timedelta, or a text as ``15m``, ``1h`` or
+    ``7d``; buckets of more than a day begin as often from a Monday. Rollups have all that was
+    ingested when the last ingestion ended, or updated them. Columns: :func:`lake.sql.buckets`.
 
     Raises:
         OptionError: an argument is wrong; the text begins with its name.
@@ -90,13 +101,20 @@ def read(
     if lake is not None:
         at = _version(version, as_of)
         parsed = options.parse_arguments(given, is_lake=True)
-        events = read_events(spark, str(lake), parsed.selection, version=at)
+        selection = parsed.selection
+        if every is not None:
+            if at is not None:
+                raise OptionError("every", "cannot be combined with version or as_of")
+            rows = read_rollups(spark, str(lake), every, selection)
+            return rows if columns is None else rows.select(*_schema(columns, rows.schema).names)
+        events = read_events(spark, str(lake), selection, version=at)
         if not parsed.keeps_all_times:
             events = without_out_of_range(events)
-        names = None if columns is None else _schema(columns, schema.LAKE_SCHEMA).names
+        names = None if columns is None else _schema(columns, events.schema).names
         return events if names is None else events.select(*names)
-    if version is not None or as_of is not None:
-        raise OptionError("version" if as_of is None else "as_of", "is for a lake")
+    for_lake = {"version": version, "as_of": as_of, "every": every}
+    for name in (name for name, value in for_lake.items() if value is not None):
+        raise OptionError(name, "is for a lake")
     options.parse_arguments(given)
     reader = spark.read.format("mariner").options(**given)
     return reader.schema(schema.SCHEMA if columns is None else _schema(columns)).load()
@@ -118,7 +136,7 @@ def _version(version: int | None, as_of: Moment | None) -> int | datetime | None
         raise OptionError("as_of", str(e)) from e
 
 
-def _schema(columns: Iterable[str], known: StructType = schema.SCHEMA) -> StructType:
+def _schema(columns: Iterable[str], known: StructType = schema.KNOWN) -> StructType:
     """The schema of some columns; raises OptionError if one is unknown or repeated, or for none."""
     names = [] if isinstance(columns, str) else list(columns)
     if not names:
@@ -132,10 +150,26 @@ def _schema(columns: Iterable[str], known: StructType = schema.SCHEMA) -> Struct
     return StructType([known[name] for name in names])
 
 
-# --- tables of a lake ---------------------------------------------------------------------
+def with_value(events: DataFrame, path: str = values.DEFAULT_PATH) -> DataFrame:
+    """Add the numbers of events, which have a column ``payload_json``; see ``values``.
 
-_ROUNDED_US: Final = 1_000
-"""Compaction rounds timestamps in the log to milliseconds."""
+    ``value`` (double) is null if an event has none; ``value_unread``: whether it cannot be read.
+    Raises OptionError if the path is invalid.
+    """
+    values.parse(path)
+
+    @arrow_udf("value double, value_unread boolean")  # type: ignore[call-overload, untyped-decorator]
+    def find(payloads: pa.Array) -> pa.Array:
+        found = values.find(payloads, path)
+        return pa.StructArray.from_arrays(list(found), ["value", "value_unread"])
+
+    numbers = find("payload_json")
+    return events.withColumns(
+        {i: numbers.getField(i) for i in ("value", "value_unread")},
+    )
+
+
+# --- tables of a lake ---------------------------------------------------------------------
 
 _ONE_PROCESS: Final = re.compile(r"local(\[.*\])?")
 """Masters of a Spark that runs all tasks itself."""
@@ -148,61 +182,92 @@ def read_events(
     path: str,
     selection: Selection = EVERYTHING,
     *,
-    table: str = EVENTS,
     version: int | datetime | None = None,
 ) -> DataFrame:
-    """Events of a lake, with the columns of ``schema.LAKE_SCHEMA``, or rows of another table.
+    """Events of a lake, with the columns of ``schema.LAKE_SCHEMA`` and its named ones.
 
     Files that have no selected events, by their time and types, are not opened. ``version`` is that
     of the table, or the moment of one; None: the latest. Raises LakeError without that.
     """
     lake = Lake(path)
-    found = lake.open(table, version)
-    has_type = type_bounds(selection.types)
-    first, last = selection.time
-    begin = None if first is None else first - _ROUNDED_US
-    time = Interval(begin, None if last is None else last + _ROUNDED_US)
-    with lake.errors():
-        chosen = [
-            file.path
-            for file in list_files(found)
-            if has_type(file.first_type, file.last_type)
-            and not time.intersection(file.time).is_empty
-        ]
-    columns = StructType([schema.LAKE_SCHEMA[i.name] for i in arrow_schema(table)])
-    rows = _rows(spark, lake, table, chosen, columns)
+    events = lake.open(EVENTS, version)
+    chosen = select_files(lake, events, selection)
+    rows = _rows(spark, lake, EVENTS, chosen, _columns(events))
     for condition in conditions(selection):
         rows = rows.where(condition)
     return rows
 
 
-class TableFile(NamedTuple):
-    """A file of a table, by its path below it, with bounds from the log.
+def _columns(events: DeltaTable) -> StructType:
+    """Columns of events in a lake."""
+    named = [i.spark_field for i in columns_of(events)]
+    return StructType([*schema.LAKE_SCHEMA.fields, *named])
 
-    Times may be rounded to milliseconds; types are within ``first_type`` and ``last_type``.
+
+def select_files(lake: Lake, events: DeltaTable, selection: Selection) -> list[str]:
+    """The files of a table that may have selected events, by their paths below it."""
+    has_type, time = type_bounds(selection.types), Interval(*selection.time)
+    with lake.errors():
+        return [
+            file.path
+            for file in files_of(events, EVENTS)
+            if has_type(file.first_type, file.last_type)
+            and not time.intersection(file.time).is_empty
+        ]
+
+
+def read_rollups(
+    spark: SparkSession, path: str, every: str | timedelta, selection: Selection = EVERYTHING
+) -> DataFrame:
+    """Rollups of a lake, with the columns of ``lake.sql.buckets``; as ``every`` of :func:`read`.
+
+    Raises OptionError for a width that rollups cannot have, and for what they do not know of
+    events; LakeError if there are none.
     """
+    width_us = rollups.parse_width(every)
+    if selection.servers is not None:
+        raise OptionError("servers", "cannot be combined with every: a rollup has no server")
+    if selection.source is not None:
+        reason = "cannot be combined with every: a rollup has no source timestamps"
+        raise OptionError("source_from, source_to", reason)
+    lake = Lake(path)
+    with lake.errors():
+        found = rollups.find(lake, width_us, selection.time)
+    has_type = type_bounds(selection.types)
+    paths = [i.path for i in found.files if has_type(i.first_type, i.last_type)]
+    rows = _rows(spark, lake, ROLLUPS, paths, schema.ROLLUP_SCHEMA)
+    for condition in _within("bucket", found.time):
+        rows = rows.where(condition)
+    if selection.types is not None:
+        rows = rows.withColumn("type", sf.expr(type_path.SQL)).where(matches(selection.types))
+    return spark.sql(sql.buckets("{rows}", width_us, sql.DIALECTS["spark"]), rows=rows)
 
-    path: str
-    time: Interval
-    first_type: str
-    last_type: str
 
+def create_views(spark: SparkSession, lake: str | Path) -> None:
+    """Make the tables of a lake temporary views of a session, with those of ``lake.sql.views``.
 
-def list_files(table: DeltaTable) -> list[TableFile]:
-    """The files of a table."""
-    return [
-        TableFile(
-            file["path"],
-            Interval(_us(file.get("min.timestamp")), _us(file.get("max.timestamp"))),
-            file.get("min.type_path") or "",
-            file.get("max.type_path") or _LAST_PATH,
-        )
-        for file in pa.table(table.get_add_actions(flatten=True)).to_pylist()
-    ]
-
-
-def _us(moment: datetime | None) -> int | None:
-    return None if moment is None else times.from_datetime(moment)
+    They are ``events``, ``latest``, ``rollups``, ``numbers``, ``minutes``, ``hours`` and ``days``;
+    views of these names are replaced. All show the lake of this moment, until a vacuum deletes its
+    files. Raises LakeError.
+    """
+    there = Lake(str(lake))
+    of_events = _columns(there.open())
+    for name in TABLES:
+        columns = schema.ROLLUP_SCHEMA if name == ROLLUPS else of_events
+        files = files_of(there.open(name), name)
+        if name == ROLLUPS:
+            parts = [
+                _rows(
+                    spark, there, name, [i.path for i in files if i.partition == every], columns
+                ).withColumn("every", sf.lit(every))
+                for every in sql.WIDTHS_US
+            ]
+            rows = reduce(DataFrame.union, parts)
+        else:
+            rows = _rows(spark, there, name, [i.path for i in files], columns)
+        rows.createOrReplaceTempView(name)
+    for name, query in sql.views("spark").items():
+        spark.sql(query).createOrReplaceTempView(name)
 
 
 def _rows(
@@ -270,9 +335,6 @@ def _has_file_system(spark: SparkSession, uri: str) -> bool:
 
 # --- selections as conditions -------------------------------------------------------------
 
-_LAST_PATH: Final = "\U0010ffff" * 3
-"""After all type paths that occur."""
-
 
 def conditions(selection: Selection) -> list[Column]:
     """Conditions that an event of a selection must all satisfy."""
@@ -303,9 +365,9 @@ def _range(pattern: EventType) -> tuple[str, str]:
     """First and last type path that a pattern may match."""
     fixed = next((i for i, name in enumerate(pattern) if name in {"?", "*"}), len(pattern))
     if fixed == 0 and pattern:
-        return "", _LAST_PATH
+        return "", LAST_PATH
     path = type_path.encode(pattern[:fixed])
-    return path, path if fixed == len(pattern) else f"{path}/{_LAST_PATH}"
+    return path, path if fixed == len(pattern) else f"{path}/{LAST_PATH}"
 
 
 def _matches(pattern: EventType) -> Column:

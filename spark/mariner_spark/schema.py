@@ -7,6 +7,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
+    BooleanType,
     DoubleType,
     LongType,
     StringType,
@@ -40,18 +41,52 @@ and ``payload_binary`` label and bytes of a binary one."""
 WITHOUT_TYPE: Final = StructType([i for i in SCHEMA if i.name != "type"])
 """Of which ``type_path`` has the type, which is much faster to write."""
 
+FIGURES: Final = StructType(
+    [
+        StructField("payload", StringType()),
+        StructField("payload_bytes", LongType(), nullable=False),
+        StructField("value", DoubleType()),
+        StructField("value_unread", BooleanType(), nullable=False),
+    ]
+)
+"""Figures about payloads, for those who ask for them: the begin of a JSON payload
+(``limits.REPORT_PAYLOAD_CHARACTERS``), the size of any, the number in it (``values``), and whether
+that cannot be read."""
+
+KNOWN: Final = StructType([*SCHEMA.fields, *FIGURES.fields])
+"""All columns of the data source; without a choice, a read has those of :data:`SCHEMA`."""
+
 LAKE_SCHEMA: Final = StructType([*SCHEMA.fields, StructField("value", DoubleType())])
 """Columns of events in a lake: those of the data source, and the number in a JSON payload."""
 
+ROLLUP_SCHEMA: Final = StructType(
+    [
+        StructField("type_path", StringType(), nullable=False),
+        StructField("bucket", TimestampType(), nullable=False),
+        StructField("events", LongType(), nullable=False),
+        StructField("numbers", LongType(), nullable=False),
+        StructField("min", DoubleType()),
+        StructField("max", DoubleType()),
+        StructField("mean", DoubleType()),
+        StructField("first", DoubleType()),
+        StructField("first_at", TimestampType()),
+        StructField("last", DoubleType()),
+        StructField("last_at", TimestampType()),
+        StructField("held_mean", DoubleType()),
+    ]
+)
+"""Columns of rollups in a lake: a row is about the events of a type in a bucket of time. The
+columns after ``numbers`` are null if there is none."""
+
 
 def check(schema: StructType) -> None:
-    """Refuse a schema that does not consist of columns of :data:`SCHEMA`, in any order.
+    """Refuse a schema that does not consist of columns of :data:`KNOWN`, in any order.
 
     Raises SchemaError for an unknown column, another type of a known one, or no columns.
     """
     if not schema.fields:
         raise SchemaError("schema: no columns")
-    known = {field.name: field.dataType for field in SCHEMA.fields}
+    known = {field.name: field.dataType for field in KNOWN.fields}
     for field in schema.fields:
         expected = known.get(field.name)
         if expected is None:

@@ -111,6 +111,9 @@ class Interval(NamedTuple):
         return (self.first is None or self.first <= us) and (self.last is None or us <= self.last)
 
 
+EVER: Final = Interval()
+"""Every moment."""
+
 SAFE: Final = Interval(
     from_datetime(datetime(1678, 1, 1, tzinfo=UTC)),
     from_datetime(datetime(2262, 1, 1, tzinfo=UTC)) - 1,

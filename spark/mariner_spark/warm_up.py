@@ -25,7 +25,9 @@ from eventer_bridge.model import JsonPayload, RegisterEvent, Source, SourceType,
 from mariner_spark import limits, session
 from mariner_spark.errors import JavaError
 from mariner_spark.lake.ingest import ingest_store
-from mariner_spark.reports.generate import ReportJob, generate
+from mariner_spark.reports.generate import generate
+from mariner_spark.reports.job import ReportJob
+from mariner_spark.reports.sources import SparkSource
 from mariner_spark.source import register
 
 _REPORTS: Final = ("values", "gaps")
@@ -87,7 +89,7 @@ def _train(path: Path) -> None:
             for kind in ("store", "lake"):
                 _tell(f"making reports of a {kind}")
                 job = ReportJob({kind: str(folder / kind)}, "warm-up", folder / "report", _REPORTS)
-                generate(spark, job, lambda _step, _n_steps: None)
+                generate(SparkSource(spark), job, lambda _step, _n_steps: None)
         finally:
             _tell("writing the classes")
             gateway = spark.sparkContext._gateway

@@ -194,7 +194,7 @@ EXPECTED_MOMENT = "expected a datetime, a date, a string or seconds"
         ),
         ({**ANY, "columns": "type"}, "columns: expected a list of names, not 'type'"),
         ({**ANY, "columns": []}, "columns: expected a list of names, not []"),
-        ({**ANY, "columns": ["value"]}, "columns: no column 'value', expected some of server, ses"),
+        ({**ANY, "columns": ["size"]}, "columns: no column 'size', expected some of server, ses"),
         ({**ANY, "columns": ["type", "type"]}, "columns: names 'type' twice"),
     ],
 )

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
 from mariner_spark.errors import OptionError
-from mariner_spark.values import find_numbers, parse, with_unread, with_value
+from mariner_spark.reader import with_value
+from mariner_spark.values import find, find_numbers, find_unit, parse
 from tests.spark.reports.nasty import JSON_TEXTS
 from tests.spark.reports.oracle import number_of
 
@@ -56,35 +57,30 @@ NUMBERS: list[tuple[str | None, float | None]] = [
 ]
 
 
-def numbers_of(
-    spark: SparkSession, texts: list[str | None], path: str = "$.value"
-) -> list[float | None]:
-    rows = list(enumerate(texts))
-    frame = spark.createDataFrame(rows, "number int, payload_json string").coalesce(1)
-    found = with_value(frame, path).sort("number").toArrow().column("value").to_pylist()
-    return list(found)
+def found(texts: list[str | None], path: str = "$.value") -> list[float | None]:
+    numbers: list[float | None] = find_numbers(pa.array(texts, pa.string()), path).to_pylist()
+    return numbers
 
 
-def test_only_numbers_count(spark: SparkSession) -> None:
-    texts = [text for text, _ in NUMBERS]
-    assert numbers_of(spark, texts) == [number for _, number in NUMBERS]
+@pytest.mark.parametrize(("text", "number"), NUMBERS)
+def test_only_numbers_count(text: str | None, number: float | None) -> None:
+    assert found([text]) == [number]
+    assert found([text, '{"value": 1}', text]) == [number, 1.0, number]
 
 
-def test_the_path_says_where(spark: SparkSession) -> None:
-    expected: dict[str, list[float | None]] = {
-        "$": [None, None, None, 5.0],
-        "$.a": [4.0, None, None, 5.0],
-        "$.a.b": [None, 1.5, None, 5.0],
-        "$.a['b.c d']": [None, 3.0, None, 5.0],
-        '$["a"].x': [None, None, None, 5.0],
-    }
+@pytest.mark.parametrize(
+    ("path", "numbers"),
+    [
+        ("$", [None, None, None, 5.0]),
+        ("$.a", [4.0, None, None, 5.0]),
+        ("$.a.b", [None, 1.5, None, 5.0]),
+        ("$.a['b.c d']", [None, 3.0, None, 5.0]),
+        ('$["a"].x', [None, None, None, 5.0]),
+    ],
+)
+def test_the_path_says_where(path: str, numbers: list[float | None]) -> None:
     texts = ['{"a": 4}', '{"a": {"b": 1.5, "b.c d": 3}}', '{"a": [1]}', "5"]
-    frame = spark.createDataFrame(list(enumerate(texts)), "number int, payload_json string")
-    for column, path in enumerate(expected):
-        frame = with_value(frame, path).withColumnRenamed("value", f"value_{column}")
-    found = frame.coalesce(1).sort("number").toArrow()
-    numbers = [found.column(f"value_{i}").to_pylist() for i in range(len(expected))]
-    assert numbers == list(expected.values())
+    assert found([*texts, None], path) == [*numbers, None]
 
 
 @pytest.mark.parametrize("path", ["", "value", "$value", "$.", "$..a", "$.a[0]", "$.a ", "$['a'"])
@@ -94,9 +90,10 @@ def test_a_wrong_path_is_refused_before_anything_is_read(spark: SparkSession, pa
         with_value(frame, path)
 
 
-def test_the_column_is_added_or_replaced(spark: SparkSession) -> None:
+def test_the_columns_are_added_or_replaced_by_one_look(spark: SparkSession) -> None:
     frame: DataFrame = spark.createDataFrame([], "value string, payload_json string, a int")
-    assert with_value(frame).dtypes == [
+    numbers = with_value(frame)
+    assert numbers.dtypes == [
         ("value", "double"),
         ("payload_json", "string"),
         ("a", "int"),
@@ -104,28 +101,31 @@ def test_the_column_is_added_or_replaced(spark: SparkSession) -> None:
     ]
     columns = with_value(frame.drop("value")).columns
     assert columns == ["payload_json", "a", "value", "value_unread"]
+    plan = numbers._jdf.queryExecution().optimizedPlan().toString()
+    assert plan.count("ArrowEvalPython") == 1
 
 
-@pytest.mark.parametrize("path", ["$.value", "$['a'][\"?.[\"]"])
+@pytest.mark.parametrize("path", ["$.value", "$.value.value", "$['a']['b']", "$['a'][\"?.[\"]"])
 def test_what_a_store_takes_is_read(spark: SparkSession, path: str) -> None:
     """Or it is told that it could not be: keys given twice, and numbers as long as they may be."""
     keys = parse(path)
     texts = [*JSON_TEXTS, *(text.replace('"b"', '"?.[" ') for text in JSON_TEXTS)]
     texts += [text.replace("a", r"\u0061") for text in JSON_TEXTS]
-    expected = [number_of(text, keys) for text in texts]
+    texts += [f'{{"value": {i}, "value": {j}}}' for i in JSON_TEXTS for j in ("1", "null", "{}")]
+    expected = [
+        (None, value is not None) if value is None or math.isinf(value) else (value, False)
+        for value in (number_of(text, keys) for text in texts)
+    ]
+    numbers = find(pa.array(texts), path)
+    pairs = list(zip(numbers.values.to_pylist(), numbers.unread.to_pylist(), strict=True))
+    assert pairs == expected
     rows = list(enumerate(texts))
     frame = spark.createDataFrame(rows, "number int, payload_json string").coalesce(1)
-    found = with_value(frame, path).sort("number").select("value", "value_unread").collect()
-    assert [tuple(row) for row in found] == [
-        (None, value is not None) if value is None or math.isinf(value) else (value, False)
-        for value in expected
-    ]
-    with_numbers = with_value(frame, path).drop("value_unread").sort("number")
-    again = with_unread(with_numbers, path).select("value", "value_unread").collect()
-    assert again == found
+    by_spark = with_value(frame, path).sort("number").select("value", "value_unread").collect()
+    assert list(map(tuple, by_spark)) == expected
 
 
-def test_what_is_malformed_is_told_of(spark: SparkSession) -> None:
+def test_what_is_malformed_is_told_of() -> None:
     malformed = [
         "{",
         '{"value": 1',
@@ -135,16 +135,27 @@ def test_what_is_malformed_is_told_of(spark: SparkSession) -> None:
         '{"value": ' + "9" * 20_000 + "}",
     ]
     fine = ['{"value": "1"}', '{"value": {}}', "[1]", '"1"', "null", "{}", None]
-    rows = [(text,) for text in malformed + fine]
-    frame = spark.createDataFrame(rows, "payload_json string").coalesce(1)
-    found = with_value(frame).select("value", "value_unread").collect()
-    assert found == [(None, True)] * len(malformed) + [(None, False)] * len(fine)
+    numbers = find(pa.array(malformed + fine), "$.value")
+    assert numbers.values.to_pylist() == [None] * len(malformed + fine)
+    assert numbers.unread.to_pylist() == [True] * len(malformed) + [False] * len(fine)
 
 
-def test_a_payload_is_parsed_once(spark: SparkSession) -> None:
-    frame = with_value(spark.range(1).selectExpr("string(id) AS payload_json"), "$.a.b")
-    plan = frame._jdf.queryExecution().optimizedPlan().toString()
-    assert plan.count("from_json") == 3  # a number; an object with each key once, or twice
+@pytest.mark.parametrize(
+    ("payload", "path", "unit"),
+    [
+        ('{"value": 1, "unit": "°C"}', "$.value", "°C"),
+        ('{"a": {"value": 1, "unit": "V"}, "unit": "A"}', "$.a.value", "V"),
+        ('{"unit": "a", "unit": "b"}', "$.value", "b"),
+        ('{"value": 1, "unit": 5}', "$.value", None),
+        ('{"value": 1}', "$.a.value", None),
+        ('{"value": 1, "unit": "V', "$.value", None),
+        ('{"unit": "V"}', "$", None),
+        ("1", "$.value", None),
+        (None, "$.value", None),
+    ],
+)
+def test_units(payload: str | None, path: str, unit: str | None) -> None:
+    assert find_unit(payload, path) == unit
 
 
 _JSON = st.recursive(
@@ -158,11 +169,16 @@ _JSON = st.recursive(
 )
 
 
-@settings(max_examples=2, deadline=None)
-@given(st.lists(_JSON, min_size=50, max_size=100))
-def test_as_python_reads_them(spark: SparkSession, documents: list[Any]) -> None:
+@settings(deadline=None)
+@given(st.lists(_JSON, max_size=50))
+def test_as_python_reads_them(documents: list[Any]) -> None:
     texts: list[str | None] = [json.dumps(i) for i in documents]
-    assert numbers_of(spark, texts) == [_number_of(i) for i in documents]
+    assert found(texts) == [_number_of(i) for i in documents]
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(2**70), 2**70))
+def test_every_number(number: float) -> None:
+    assert found([f'{{"value": {number!r}}}', f" {number!r} "]) == [float(number)] * 2
 
 
 def _number_of(document: Any) -> float | None:

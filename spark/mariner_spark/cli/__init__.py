@@ -37,9 +37,10 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 @contextlib.contextmanager
 def spark_errors() -> Iterator[None]:
-    """Convert errors of Spark to an exit code and a line: raises CommandError."""
+    """Convert errors of Spark and DuckDB to an exit code and a line: raises CommandError."""
     try:
-        import numpy as np  # noqa: F401, PLC0415  # see the module
+        import duckdb  # noqa: PLC0415  # see the module
+        import numpy as np  # noqa: F401, PLC0415
         import pyarrow as pa  # noqa: F401, PLC0415
         from py4j.protocol import Py4JError, Py4JJavaError  # noqa: PLC0415
         from pyspark.errors import AnalysisException, PySparkException  # noqa: PLC0415
@@ -62,6 +63,8 @@ def spark_errors() -> Iterator[None]:
         raise CommandError(without_secrets(str(e)), EXIT_USAGE) from e
     except (errors.MarinerSparkError, MarinerError) as e:
         raise CommandError(without_secrets(str(e)), EXIT_FAILED) from e
+    except duckdb.Error as e:
+        raise CommandError(f"DuckDB: {reason(str(e))}", EXIT_FAILED) from e
     except PySparkException as e:
         text = without_secrets(reason(str(e)))
         is_of_gateway = text.partition(":")[0] in _GATEWAY_ERRORS

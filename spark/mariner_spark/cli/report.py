@@ -1,16 +1,17 @@
-"""``mariner report``: reports about stored events, computed by Spark.
+"""``mariner report``: reports about stored events, computed by DuckDB or by Spark.
 
-Spark, and the modules that use it, are imported when the command runs: the other commands neither
+Both, and the modules that use them, are imported when the command runs: the other commands neither
 need the extra ``spark`` nor wait for it.
 """
 
 import contextlib
 import itertools
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 from rich.console import Console
@@ -18,10 +19,17 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 
 from eventer_bridge.model import EventType, Timestamp
 from mariner.cli import output
-from mariner.cli.run import EXIT_FAILED, CommandError
+from mariner.cli.run import EXIT_CONDITION, EXIT_FAILED, CommandError
 from mariner.cli.target import choose_token, server_options
 from mariner.cli.values import LAST_TIME, PATTERN, TIME, TIME_HELP
-from mariner_spark.cli import spark_errors, spark_session, without_secrets
+from mariner_spark.cli import interruptible, spark_errors, spark_session, without_secrets
+from mariner_spark.limits import DUCKDB_EVENTS, NICENESS
+
+if TYPE_CHECKING:
+    from mariner_spark.reports.figures import Condition
+    from mariner_spark.reports.job import ReportJob
+    from mariner_spark.reports.sources import Source
+    from mariner_spark.reports.views import Row
 
 NAMES: Final = (
     *("activity", "latest", "values", "gaps", "latency"),
@@ -75,6 +83,44 @@ _ADDRESS: Final = re.compile(r"(?:\[[^\]]+\]|[^:\[\]]+)(?::[0-9]{1,5})?")
     help="Number of segments in a type prefix.",
 )
 @click.option(
+    "--engine",
+    type=click.Choice(("auto", "duckdb", "spark")),
+    default="auto",
+    show_default=True,
+    help="What computes the reports: DuckDB, in this process, or Spark, which needs Java. auto:"
+    f" DuckDB, but Spark under spark-submit, with SPARK_REMOTE, and for more than"
+    f" {DUCKDB_EVENTS:,} events in the store or the lake.",
+)
+@click.option(
+    "--time-zone",
+    "zone",
+    metavar="ZONE",
+    default="UTC",
+    show_default=True,
+    help="Time zone of the page, as Europe/Berlin; that of --from and --to is in their texts, and"
+    " files have UTC. Buckets of days begin at the midnight of the first event's offset.",
+)
+@click.option(
+    "--console",
+    metavar="URL",
+    help="Address of a console: rows and charts of the page lead to their events there. It may"
+    " name a gateway: http://127.0.0.1:23080/?gateway=plant.",
+)
+@click.option(
+    "--compare",
+    "is_compared",
+    is_flag=True,
+    help="Compare figures with those of the span before --from, which is as long.",
+)
+@click.option(
+    "--fail-if",
+    "conditions",
+    metavar="CONDITION",
+    multiple=True,
+    help="End with exit code 5 if this holds, as 'gaps.longest_s > 3600': a figure of a report,"
+    " <, <=, =, >= or >, and a number. Can be repeated.",
+)
+@click.option(
     "--out",
     metavar="DIR",
     type=click.Path(path_type=Path, file_okay=False),
@@ -92,6 +138,11 @@ def report(  # noqa: PLR0917  # click gives all of them by name
     types: tuple[EventType, ...],
     value_path: str | None,
     depth: int,
+    engine: str,
+    zone: str,
+    console: str | None,
+    is_compared: bool,
+    conditions: Sequence[str],
     out: Path,
     **access: Any,
 ) -> None:
@@ -108,13 +159,25 @@ def report(  # noqa: PLR0917  # click gives all of them by name
       top           the largest types
 
     Without NAME, makes all of them. Each becomes NAME.csv and NAME.parquet; report.html shows
-    them together, and needs no network. Spark makes them on this machine: install the extra
-    'spark' (pip install 'mariner-gateway[spark]').
+    them together, and needs no network. DuckDB or Spark makes them, on this machine: install
+    the extra 'spark' (pip install 'mariner-gateway[spark]').
 
     --type does not apply to availability and runs, which need all events of a server.
 
-    Exit code 0: the reports are made, even if there are no events; 1: Spark, the store, the
-    lake or the gateway failed; 2: no such store or lake, or wrong usage; 130: interrupted.
+    \b
+    Figures, for --fail-if and --compare:
+      activity      events, bytes
+      latest        rows (types)
+      values        numbers, types
+      gaps          rows (gaps), types, open (until the end), longest_s
+      latency       late, future, with_source, p99_s and max_s (the largest of all prefixes)
+      availability  engines, clients, killed, share (the least), longest_down_s
+      runs          rows (times up)
+      top           rows (types)
+
+    Exit code 0: the reports are made, even if there are no events; 1: the engine, the store,
+    the lake or the gateway failed; 2: no such store or lake, or wrong usage; 5: a condition of
+    --fail-if holds; 130: interrupted.
     """  # noqa: D301  # \b is meant: click does not fill the paragraph after it
     if [store, lake, gateway].count(None) != 2:
         raise click.UsageError("Expected exactly one of --store, --lake and --gateway.")
@@ -123,9 +186,10 @@ def report(  # noqa: PLR0917  # click gives all of them by name
         source = _gateway_arguments(gateway, access)
     with spark_errors(), _progress() as on_step:
         # only for this command
-        from mariner_spark.reports import generate  # noqa: PLC0415
+        from mariner_spark.reports import formats  # noqa: PLC0415
+        from mariner_spark.reports.job import PAGE, ReportJob, check  # noqa: PLC0415
 
-        job = generate.ReportJob(
+        job = ReportJob(
             source=source,
             title=without_secrets(str(store or lake or gateway)),
             folder=out,
@@ -135,23 +199,72 @@ def report(  # noqa: PLR0917  # click gives all of them by name
             last=None if last is None else last.to_iso(),
             value_path=value_path,
             depth=depth,
+            zone=zone,
+            console=console,
+            is_compared=is_compared,
         )
-        generate.check(job)
+        check(job)
+        failing = _conditions(conditions, job)
+        with _source(engine, job, on_step) as (events, check_interrupted):
+            totals = _generate(events, job, on_step, check_interrupted)
+    output.write_text(str(out / PAGE))
+    if held := [i for i in failing if i.holds(totals[i.report])]:
+        found = (f"{i}: it is {formats.plain(totals[i.report][i.figure])}" for i in held)
+        raise CommandError("; ".join(found), EXIT_CONDITION)
+
+
+def _conditions(texts: Sequence[str], job: "ReportJob") -> list["Condition"]:
+    """Conditions of --fail-if; raises OptionError."""
+    from mariner_spark.reports import figures, generate  # noqa: PLC0415
+
+    made = {name: generate.REPORTS[name].figures for name in job.names or generate.REPORTS}
+    known = {name: [i.name for i in its] for name, its in made.items()}
+    return [figures.parse(text, known) for text in texts]
+
+
+@contextlib.contextmanager
+def _source(
+    engine: str, job: "ReportJob", on_step: Callable[[str, int | None], None]
+) -> Iterator[tuple["Source", Callable[[], None]]]:
+    """What reads the events, and a check to be called between two steps: it raises after a signal.
+
+    Raises as :func:`spark_errors` converts.
+    """
+    from mariner_spark.reports import sources  # noqa: PLC0415
+
+    with interruptible():
+        chosen = sources.choose(job) if engine == "auto" else engine
+    if chosen == "spark":
         on_step("starting Spark", None)
         with spark_session() as (spark, check_interrupted):
+            yield sources.SparkSource(spark), check_interrupted
+        return
+    # as Java has: a gateway on this machine goes first
+    priority = max(os.getpriority(os.PRIO_PROCESS, 0), NICENESS)
+    os.setpriority(os.PRIO_PROCESS, 0, priority)
+    with interruptible(), sources.open_duckdb() as events:
+        yield events, lambda: None
 
-            def on_progress(what: str, n_steps: int) -> None:
-                check_interrupted()
-                on_step(what, n_steps + 1)
 
-            try:
-                page = generate.generate(spark, job, on_progress)
-            except ConnectionError:
-                raise  # Java is gone
-            except OSError as e:
-                text = str(e) if e.filename is None else f"{e.filename}: {e.strerror}"
-                raise CommandError(text, EXIT_FAILED) from e
-    output.write_text(str(page))
+def _generate(
+    events: "Source",
+    job: "ReportJob",
+    on_step: Callable[[str, int | None], None],
+    check_interrupted: Callable[[], None],
+) -> dict[str, "Row"]:
+    from mariner_spark.reports import generate  # noqa: PLC0415
+
+    def on_progress(what: str, n_steps: int) -> None:
+        check_interrupted()
+        on_step(what, n_steps + 1)
+
+    try:
+        return generate.generate(events, job, on_progress)
+    except ConnectionError:
+        raise  # Java is gone
+    except OSError as e:
+        text = str(e) if e.filename is None else f"{e.filename}: {e.strerror}"
+        raise CommandError(text, EXIT_FAILED) from e
 
 
 def _gateway_arguments(address: str, access: Mapping[str, Any]) -> dict[str, Any]:

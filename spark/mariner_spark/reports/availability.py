@@ -18,53 +18,27 @@ reports only itself, but a client can register anything.
 """
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
-
-from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as sf
 
 from mariner_spark import limits
 from mariner_spark.reports import formats, views
-from mariner_spark.reports.events import ORDER, prepare, seconds, us
+from mariner_spark.reports.events import ID, IS_OF_CLIENT, prepare, seconds
+from mariner_spark.reports.links import Behind
+from mariner_spark.reports.relations import R, query
 
 ENGINE: Final = "engine"
 ALL_CLIENTS: Final = "clients"
 
-_SUBJECT: Final = ("server", "kind", "name")
-_RUN: Final = (*_SUBJECT, "begin", "end", "is_begin_seen", "ended_by")
-_ENGINE_TYPE: Final = r"^event/[^/]+/engine\z"
-_CLIENT_TYPE: Final = r"^event/[^/]+/(eventer|mariner)/([^/]+)\z"
+_SUBJECT: Final = "server, kind, name"
+_UP_US: Final = "unix_micros(run.end) - unix_micros(run.begin)"
+_LATEST_FIRST: Final = (
+    "run.begin DESC, server, kind, name ASC NULLS FIRST, run.end, is_begin_seen,"
+    " ended_by ASC NULLS FIRST"
+)
 
 
-def _totals_of_runs(_events: DataFrame, found: DataFrame) -> DataFrame:
-    longest = sf.struct(*_SUBJECT, _up_s().alias("up_s"))
-    order = sf.struct(_up_s(), "begin", *_SUBJECT)
-    return found.agg(
-        sf.count("*").alias("rows"),
-        sf.count_distinct(sf.struct(*_SUBJECT)).alias("subjects"),
-        sf.count_distinct("server").alias("servers"),
-        sf.max_by(longest, order).alias("longest"),
-    )
-
-
-def _latest_of_each_kind(found: DataFrame) -> DataFrame:
-    """Of each kind, so that many short connections leave the engines in."""
-    order = (sf.desc("begin"), *_SUBJECT, "end", "is_begin_seen", "ended_by")
-    number = sf.row_number().over(Window.partitionBy("kind").orderBy(*order))
-    return (
-        found.select("*", number.alias("number"))
-        .where(sf.col("number") <= limits.REPORT_ROWS)
-        .orderBy(*order)
-        .select(*_SUBJECT, "begin", "end", _up_s().alias("up_s"), *_RUN[-2:])
-    )
-
-
-def _up_s() -> Column:
-    return seconds(us("end") - us("begin"))
-
-
-def find_availability(events: DataFrame) -> DataFrame:
+def find_availability(events: R) -> R:
     """Uptime of engines and clients; :func:`availability` has engines first, then the most runs.
 
     A row is an engine or a client (``server``, ``kind``, ``name`` as in :func:`runs`):
@@ -78,38 +52,34 @@ def find_availability(events: DataFrame) -> DataFrame:
 
     The events are as for :func:`runs`.
     """
-    of_subject = Window.partitionBy(*_SUBJECT).orderBy("begin", "end")
-    whole_us = us("last") - us("first")
-    down_us = us("up_again") - us("end")
-    return (
-        find_runs(events)
-        .select(
-            "*",
-            sf.max("end").over(Window.partitionBy("server")).alias("last"),
-            sf.lead("begin").over(of_subject).alias("next"),
+    sql = f"""
+        WITH runs AS (
+            SELECT {_SUBJECT}, unix_micros(run.begin) AS begin_us, unix_micros(run.end) AS end_us,
+                ended_by
+            FROM {{runs}} AS run
+        ), ordered AS (
+            SELECT *, max(end_us) OVER (PARTITION BY server) AS last_us,
+                lead(begin_us) OVER (PARTITION BY {_SUBJECT} ORDER BY begin_us, end_us) AS again_us
+            FROM runs
+        ), found AS (
+            SELECT {_SUBJECT}, last_us, count(*) AS runs,
+                count(CASE WHEN ended_by = 'killed' THEN 1 END) AS killed,
+                min(begin_us) AS first_us, CAST(sum(end_us - begin_us) AS BIGINT) AS up_us,
+                nullif(max(greatest(coalesce(again_us, last_us) - end_us, 0)), 0) AS down_us,
+                count(*) > count(ended_by) AS is_up
+            FROM ordered GROUP BY {_SUBJECT}, last_us
         )
-        .select("*", sf.coalesce("next", "last").alias("up_again"))
-        .groupBy(*_SUBJECT, "last")
-        .agg(
-            sf.count("*").alias("runs"),
-            sf.count_if(sf.col("ended_by") == "killed").alias("killed"),
-            sf.min("begin").alias("first"),
-            sf.sum(us("end") - us("begin")).alias("up_us"),
-            sf.max(sf.when(down_us > 0, down_us)).alias("longest_down_us"),
-            sf.bool_or(sf.isnull("ended_by")).alias("is_up"),
-        )
-        .select(
-            *(*_SUBJECT, "runs", "killed", "first", "last"),
-            seconds(sf.col("up_us")).alias("up_s"),
-            seconds(whole_us - sf.col("up_us")).alias("down_s"),
-            sf.try_divide(sf.col("up_us"), whole_us).alias("share"),
-            seconds(sf.col("longest_down_us")).alias("longest_down_s"),
-            "is_up",
-        )
-    )
+        SELECT {_SUBJECT}, runs, killed, timestamp_micros(first_us) AS first,
+            timestamp_micros(last_us) AS last, {seconds("up_us")} AS up_s,
+            {seconds("last_us - first_us - up_us")} AS down_s,
+            up_us / nullif(last_us - first_us, 0) AS share, {seconds("down_us")} AS longest_down_s,
+            is_up
+        FROM found
+    """
+    return query(sql, runs=find_runs(events))
 
 
-def find_runs(events: DataFrame) -> DataFrame:
+def find_runs(events: R) -> R:
     """Runs of engines, and connected times of clients, in any order.
 
     :func:`runs` has the latest ``limits.REPORT_ROWS`` of each kind.
@@ -131,154 +101,170 @@ def find_runs(events: DataFrame) -> DataFrame:
     """
     if "is_begin_seen" in events.columns:
         return events
-    events = prepare(events)
-    engines = _engine_runs(events)
-    clients = _client_runs(_connections(events), engines)
-    return engines.select(*_RUN).unionByName(clients)
+    return query(_RUNS, events=prepare(events))
 
 
-# --- engines ------------------------------------------------------------------------------
+# --- the query of runs --------------------------------------------------------------------
 
+_STATE: Final = "trim(BOTH ' \t\r\n' FROM payload)"
+"""Payload that is a JSON string of capital letters, with its quotes."""
 
-def _engine_runs(events: DataFrame) -> DataFrame:
-    """Runs of engines; ``run`` is the first session, null if its begin was not read."""
-    is_stop = _is_of_engine() & (_state() == "STOPPED")
-    of_server = Window.partitionBy("server").orderBy(sf.asc_nulls_first("run"))
-    return (
-        _with_runs(events.select("*", is_stop.alias("is_stop")))
-        .groupBy("server", "run")
-        .agg(
-            sf.min("timestamp").alias("begin"),
-            sf.max("timestamp").alias("last"),
-            sf.max(sf.when(sf.col("is_stop"), sf.col("timestamp"))).alias("stopped"),
-        )
-        .select("*", sf.lead("run").over(of_server).alias("next_run"))
-        .select(
-            "server",
-            sf.lit(ENGINE).alias("kind"),
-            sf.lit(None).cast("string").alias("name"),
-            "begin",
-            sf.coalesce("stopped", "last").alias("end"),
-            sf.isnotnull("run").alias("is_begin_seen"),
-            sf.when(sf.isnotnull("stopped"), "stopped")
-            .when(sf.isnotnull("next_run"), "killed")
-            .alias("ended_by"),
-            "run",
-        )
+_ENGINE: Final = "type_path = concat('event/', CAST(server AS STRING), '/engine')"
+"""Condition: an event is about the engine of its server."""
+
+_CLIENT: Final = f"({IS_OF_CLIENT} AND split_part(type_path, '/', 2) = CAST(server AS STRING))"
+"""Condition: an event is about a client of its server."""
+
+_START: Final = f"""CASE WHEN {_ENGINE} AND {_STATE} = '"STARTED"' THEN session END"""
+_STOP_US: Final = (
+    f"""CASE WHEN {_ENGINE} AND {_STATE} = '"STOPPED"' THEN unix_micros(timestamp) END"""
+)
+
+_ENGINES: Final = f"""
+    sessions AS (
+        SELECT server, session, max({_START}) AS start, max({_STOP_US}) AS stop_us,
+            min(unix_micros(timestamp)) AS begin_us, max(unix_micros(timestamp)) AS last_us
+        FROM {{events}} GROUP BY server, session
+    ), sessions_of_runs AS (
+        SELECT *, max(start) OVER (
+            PARTITION BY server ORDER BY session
+            ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
+        ) AS run
+        FROM sessions
+    ), found_engines AS (
+        SELECT server, run, min(begin_us) AS begin_us, max(last_us) AS last_us,
+            max(stop_us) AS stop_us
+        FROM sessions_of_runs GROUP BY server, run
+    ), engines AS (
+        SELECT server, run, begin_us, coalesce(stop_us, last_us) AS end_us,
+            CASE WHEN stop_us IS NOT NULL THEN 'stopped'
+                WHEN lead(run) OVER (PARTITION BY server ORDER BY run ASC NULLS FIRST) IS NOT NULL
+                THEN 'killed' END AS ended_by
+        FROM found_engines
     )
+"""
+"""Runs of engines; ``run`` is the first session, null if its begin was not read."""
+
+_CONNECTIONS: Final = f"""
+    core AS (
+        SELECT {", ".join(ID)}, type_path, payload, unix_micros(timestamp) AS us,
+            max({_START}) OVER (
+                PARTITION BY server ORDER BY session
+                RANGE BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
+            ) AS run
+        FROM {{events}} WHERE type_path LIKE 'event/%'
+    ), changes AS (
+        SELECT {", ".join(ID)}, us, run,
+            CASE WHEN {_CLIENT} THEN split_part(type_path, '/', 3) ELSE '{ALL_CLIENTS}' END AS kind,
+            CASE WHEN {_CLIENT} THEN
+                replace(replace(split_part(type_path, '/', 4), '~1', '/'), '~0', '~') END AS name,
+            CASE WHEN type_path = 'event/communication/connected' THEN 1
+                WHEN type_path = 'event/communication/disconnected' THEN -1
+                WHEN {_CLIENT} AND {_STATE} = '"CONNECTED"' THEN 1
+                WHEN {_CLIENT} AND {_STATE} = '"DISCONNECTED"' THEN -1 END AS change
+        FROM core
+    ), connections AS (SELECT * FROM changes WHERE change IS NOT NULL)
+"""
+"""Connection events: the client, its ``run``, and ``change``: 1 connected, -1 disconnected."""
+
+_IN_ORDER: Final = f"PARTITION BY {_SUBJECT}, run ORDER BY us, session, instance"
+
+_CLIENTS: Final = f"""
+    balances AS (
+        SELECT /*+ BROADCAST(of_run) */ connections.*, of_run.begin_us AS run_begin_us,
+            of_run.end_us AS run_end_us, of_run.ended_by AS run_ended_by,
+            CAST(sum(change) OVER (
+                PARTITION BY connections.server, kind, name, connections.run
+                ORDER BY us, session, instance
+                ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
+            ) AS BIGINT) AS balance
+        FROM connections JOIN engines AS of_run ON connections.server = of_run.server
+            AND connections.run IS NOT DISTINCT FROM of_run.run
+    ), counted AS (
+        SELECT *, row_number() OVER ({_IN_ORDER}) AS place,
+            greatest(-min(balance) OVER (PARTITION BY {_SUBJECT}, run), 0) AS n_unseen
+        FROM balances
+    ), marks AS (
+        SELECT *, CASE WHEN is_seen THEN us ELSE run_begin_us END AS mark_us
+        FROM counted CROSS JOIN (VALUES (FALSE), (TRUE)) AS begins(is_seen)
+        WHERE (NOT is_seen AND place = 1 AND n_unseen > 0)
+            OR (is_seen AND n_unseen + balance = 0)
+            OR (is_seen AND n_unseen + balance = 1 AND change = 1)
+    ), in_turn AS (
+        SELECT *, NOT is_seen OR change = 1 AS is_begin,
+            lead(mark_us) OVER ({_IN_ORDER}, is_seen) AS next_us
+        FROM marks
+    )
+"""
+"""Moments (``mark_us``) at which clients become connected, or disconnected.
+
+Connections from before the first event (``n_unseen``) are as many as keep the balance from falling
+below 0.
+"""
+
+_RUNS: Final = f"""
+    WITH {_ENGINES}, {_CONNECTIONS}, {_CLIENTS}, runs AS (
+        SELECT server, '{ENGINE}' AS kind, CAST(NULL AS STRING) AS name, begin_us, end_us,
+            run IS NOT NULL AS is_begin_seen, ended_by
+        FROM engines
+        UNION ALL
+        SELECT {_SUBJECT}, mark_us, coalesce(next_us, run_end_us), is_seen,
+            CASE WHEN next_us IS NULL THEN run_ended_by ELSE 'disconnected' END
+        FROM in_turn WHERE is_begin
+    )
+    SELECT {_SUBJECT}, timestamp_micros(begin_us) AS begin, timestamp_micros(end_us) AS end,
+        is_begin_seen, ended_by
+    FROM runs
+"""
+
+# --- first rows and totals ----------------------------------------------------------------
 
 
-def _with_runs(events: DataFrame) -> DataFrame:
-    """Events with ``run``: the first session of their run, null before the first start.
-
-    Each event is processed once, however many runs there are.
+def _first_availability(found: R) -> R:
+    sql = f"""
+        SELECT * FROM {{found}}
+        ORDER BY CASE WHEN kind = '{ENGINE}' THEN 0 ELSE 1 END, runs DESC, server, kind,
+            name ASC NULLS FIRST
+        LIMIT {limits.REPORT_ROWS}
     """
-    is_start = _is_of_engine() & (_state() == "STARTED")
-    until_now = (
-        Window.partitionBy("server").orderBy("session").rangeBetween(Window.unboundedPreceding, 0)
-    )
-    run = sf.max(sf.when(sf.col("is_start"), sf.col("session"))).over(until_now)
-    # tasks get a flag instead of texts
-    return events.select("*", is_start.alias("is_start")).select("*", run.alias("run"))
+    return query(sql, found=found)
 
 
-def _is_of_engine() -> Column:
-    is_about_engine = sf.col("type_path").rlike(_ENGINE_TYPE)
-    return sf.col("type_path").startswith("event/") & is_about_engine & _is_of_its_server()
+_TOTALS_OF_AVAILABILITY: Final = f"""
+    SELECT count(*) AS rows, count(CASE WHEN kind = '{ENGINE}' THEN 1 END) AS engines,
+        CAST(coalesce(sum(CASE WHEN kind = '{ENGINE}' THEN killed END), 0) AS BIGINT) AS killed,
+        count(name) AS clients, count(DISTINCT server) AS servers, min(share) AS share,
+        max(longest_down_s) AS longest_down_s
+    FROM {{found}}
+"""
 
 
-def _is_of_its_server() -> Column:
-    return sf.split_part("type_path", sf.lit("/"), sf.lit(2)) == sf.col("server").cast("string")
+def _first_runs(found: R) -> R:
+    """Of each kind, so that many short connections leave the engines in."""
+    sql = f"""
+        SELECT {_SUBJECT}, run.begin, run.end, {seconds(_UP_US)} AS up_s, is_begin_seen, ended_by
+        FROM (
+            SELECT *, row_number() OVER (PARTITION BY kind ORDER BY {_LATEST_FIRST}) AS place
+            FROM {{found}} AS run
+        ) AS run
+        WHERE place <= {limits.REPORT_ROWS}
+        ORDER BY {_LATEST_FIRST}
+    """
+    return query(sql, found=found)
 
 
-def _state() -> Column:
-    """Text of a payload that is a JSON string of capital letters."""
-    return sf.regexp_extract("payload", r'^\s*"([A-Z]+)"\s*\z', 1)
-
-
-# --- clients ------------------------------------------------------------------------------
-
-
-def _connections(events: DataFrame) -> DataFrame:
-    """Connection events: the client, its ``run``, and ``change``: 1 connected, -1 disconnected."""
-    path = sf.col("type_path")
-    is_of_one = path.rlike(_CLIENT_TYPE) & _is_of_its_server()
-    name = sf.regexp_extract(path, _CLIENT_TYPE, 2)
-    name = sf.replace(sf.replace(name, sf.lit("~1"), sf.lit("/")), sf.lit("~0"), sf.lit("~"))
-    return (
-        _with_runs(events.where(path.startswith("event/")))
-        .select(
-            *ORDER,
-            "run",
-            sf.when(is_of_one, sf.regexp_extract(path, _CLIENT_TYPE, 1))
-            .otherwise(ALL_CLIENTS)
-            .alias("kind"),
-            sf.when(is_of_one, name).alias("name"),
-            sf.when(path == "event/communication/connected", 1)
-            .when(path == "event/communication/disconnected", -1)
-            .when(is_of_one & (_state() == "CONNECTED"), 1)
-            .when(is_of_one & (_state() == "DISCONNECTED"), -1)
-            .alias("change"),
-        )
-        .where("change IS NOT NULL")
-    )
-
-
-def _client_runs(connections: DataFrame, engines: DataFrame) -> DataFrame:
-    """Times in which clients were connected, within the runs of their server's engine."""
-    limits_of_runs = engines.select(
-        sf.col("server").alias("of"),
-        sf.col("run").alias("this_run"),
-        sf.col("begin").alias("run_begin"),
-        sf.col("end").alias("run_end"),
-        sf.col("ended_by").alias("run_ended_by"),
-    )
-    of_subject = Window.partitionBy(*_SUBJECT, "run")
-    in_order = of_subject.orderBy(*ORDER)
-    # connections from before the first event: as many as keep the sum from falling below 0
-    unseen = sf.greatest(-sf.min("sum").over(of_subject), sf.lit(0))
-    marks = sf.array_compact(
-        sf.array(
-            sf.when((sf.col("row") == 1) & (sf.col("unseen") > 0), _mark("run_begin", True, False)),
-            sf.when(
-                (sf.col("open") == 1) & (sf.col("change") == 1), _mark("timestamp", True, True)
-            ),
-            sf.when((sf.col("open") == 0), _mark("timestamp", False, True)),
-        )
-    )
-    is_in_run = (sf.col("server") == sf.col("of")) & sf.col("run").eqNullSafe(sf.col("this_run"))
-    return (
-        connections.join(sf.broadcast(limits_of_runs), on=is_in_run)
-        .select(
-            "*",
-            sf.sum("change").over(in_order.rowsBetween(Window.unboundedPreceding, 0)).alias("sum"),
-            sf.row_number().over(in_order).alias("row"),
-        )
-        .select("*", unseen.alias("unseen"))
-        .select("*", (sf.col("unseen") + sf.col("sum")).alias("open"))
-        .select("*", sf.posexplode(marks).alias("position", "mark"))
-        .select("*", "mark.*")
-        .select("*", sf.lead("moment").over(of_subject.orderBy(*ORDER, "position")).alias("next"))
-        .where("is_begin")
-        .select(
-            *_SUBJECT,
-            sf.col("moment").alias("begin"),
-            sf.coalesce("next", "run_end").alias("end"),
-            sf.col("is_seen").alias("is_begin_seen"),
-            sf.when(sf.isnotnull("next"), "disconnected")
-            .otherwise(sf.col("run_ended_by"))
-            .alias("ended_by"),
-        )
-    )
-
-
-def _mark(moment: str, is_begin: bool, is_seen: bool) -> Column:
-    """A moment at which a client becomes connected or disconnected."""
-    return sf.struct(
-        sf.col(moment).alias("moment"),
-        sf.lit(is_begin).alias("is_begin"),
-        sf.lit(is_seen).alias("is_seen"),
-    )
+_TOTALS_OF_RUNS: Final = f"""
+    SELECT * FROM (
+        SELECT count(*) AS rows, count(DISTINCT server) AS servers FROM {{found}}
+    ) CROSS JOIN (
+        SELECT count(*) AS subjects FROM (SELECT DISTINCT {_SUBJECT} FROM {{found}})
+    ) LEFT JOIN (
+        SELECT {_SUBJECT}, {seconds(_UP_US)} AS up_s FROM {{found}} AS run
+        ORDER BY {_UP_US} DESC, run.begin DESC, server DESC, kind DESC, name DESC NULLS LAST
+        LIMIT 1
+    ) ON TRUE
+"""
+"""Numbers, and the longest run."""
 
 
 # --- on the page --------------------------------------------------------------------------
@@ -297,6 +283,7 @@ def _view_availability(
             "up": formats.duration(row["up_s"]),
             "down": formats.duration(row["down_s"]),
             "runs": formats.count(row["runs"]),
+            **views.linked(row),
         }
         for row in shown
     ]
@@ -328,11 +315,10 @@ def _view_runs(rows: Sequence[views.Row], totals: views.Row, domain: views.Domai
     found = [row for row in rows if _subject(row) in shown]
     marks = [_mark_of(group, shown) for group in _drawn_as_one(found, domain)]
     tips = views.tooltip(what="name", up="shown", times="times", from_to="when", end="ended")
-    longest = totals["longest"]
     finding = (
         f"{views.plural(totals['rows'], 'time')} up; the longest is of"
-        f" {formats.name(_name_of_subject(longest, totals))},"
-        f" for {formats.duration(longest['up_s'])}."
+        f" {formats.name(_name_of_subject(totals, totals))},"
+        f" for {formats.duration(totals['up_s'])}."
     )
     notes = [views.part_of(len(shown), totals["subjects"], "row")]
     if len(rows) < totals["rows"]:
@@ -382,6 +368,7 @@ def _mark_of(
         "shown": formats.duration(sum(row["up_s"] for row in group)),
         "times": formats.count(len(group)),
         "ended": last["ended_by"] or "still up",
+        **views.linked(last),
     }
 
 
@@ -402,6 +389,15 @@ def _name_of_subject(row: views.Row, totals: views.Row) -> str:
     return f"{what} of {row['server']}" if totals["servers"] > 1 else what
 
 
+def _behind(row: views.Row, begin: datetime, end: datetime) -> Behind:
+    """The core's events about an engine or client."""
+    server, kind, name = _subject(row)
+    if kind == ALL_CLIENTS:
+        return Behind(("event", "communication", "*"), begin, end)
+    names = (kind,) if name is None else (kind, name)
+    return Behind(("event", str(server), *names), begin, end)
+
+
 AVAILABILITY: Final = views.Report(
     "availability",
     "Availability",
@@ -414,20 +410,16 @@ AVAILABILITY: Final = views.Report(
         longest_down_s="Longest down: duration", runs="Times up: count", killed="Killed: count",
         is_up="Up at the end: flag", first="First up: moment",
     ),
-    first=lambda found: found.orderBy(
-        sf.desc(sf.col("kind") == ENGINE), sf.desc("runs"), *_SUBJECT
-    ).limit(limits.REPORT_ROWS),
+    first=_first_availability,
     first_are="engines, then those that were up most often",
-    totals=lambda _, found: found.agg(
-        sf.count("*").alias("rows"),
-        sf.count_if(sf.col("kind") == ENGINE).alias("engines"),
-        sf.coalesce(
-            sf.sum(sf.when(sf.col("kind") == ENGINE, sf.col("killed"))), sf.lit(0)
-        ).alias("killed"),
-        sf.count("name").alias("clients"),
-        sf.count_distinct("server").alias("servers"),
-    ),
+    totals=lambda _, found: query(_TOTALS_OF_AVAILABILITY, found=found),
+    needs=(*ID, "type_path", "timestamp", "payload"),
     is_about_servers=True,
+    figures=views.columns(
+        engines="Engines: count", clients="Clients: count", killed="Killed: count",
+        share="Least share up: share", longest_down_s="Longest down: duration",
+    ),
+    behind=lambda row: _behind(row, row["first"], row["last"]),
 )  # fmt: skip
 
 
@@ -442,10 +434,13 @@ RUNS: Final = views.Report(
         end="End: moment", up_s="Up for: duration", ended_by="Ended by: text",
         is_begin_seen="Begin seen: flag",
     ),
-    first=_latest_of_each_kind,
+    first=_first_runs,
     first_are="of each kind those that began last",
-    totals=_totals_of_runs,
+    totals=lambda _, found: query(_TOTALS_OF_RUNS, found=found),
+    needs=(*ID, "type_path", "timestamp", "payload"),
     is_about_servers=True,
+    figures=views.columns(rows="Times up: count"),
+    behind=lambda row: _behind(row, row["begin"], row["end"]),
 )  # fmt: skip
 
 runs: Final = views.first_of(find_runs, RUNS)

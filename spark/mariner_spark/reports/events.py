@@ -1,54 +1,53 @@
-"""Prepared events, and the columns and expressions that reports share.
+"""Prepared events, and the parts of queries that reports share.
 
-A report takes a data frame with the columns of ``schema.SCHEMA``, or of :func:`prepare`. Events are
-ordered by :data:`ORDER`: by timestamp, then by id. All moments are UTC, in microseconds.
+A report takes a relation (``relations``) with the columns of ``schema.SCHEMA``, of a lake, or of
+:func:`prepare`; it needs only some of them. Events are ordered by :data:`ORDER`: by timestamp, then
+by id. All moments are UTC, in microseconds.
 """
 
 from datetime import timedelta
-from typing import Final, NamedTuple
-
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as sf
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from mariner_spark import limits, times
-from mariner_spark.values import DEFAULT_PATH, with_value
+from mariner_spark.reports import relations
+from mariner_spark.reports.relations import R, Relation, query
+from mariner_spark.values import DEFAULT_PATH
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 ID: Final = ("server", "session", "instance")
 ORDER: Final = ("timestamp", *ID)
-SECOND_US: Final = 1_000_000
+LATEST_FIRST: Final = ", ".join(f"{i} DESC" for i in ORDER)
+"""Order, the last event first."""
 
-_CORE_TYPE: Final = (
-    r"^event/(communication/(connected|disconnected)"
-    r"|[^/]+/(engine|history|(eventer|mariner)/[^/]+))\z"
-)
+_PREPARED: Final = {
+    "payload": f"substring(payload_json, 1, {limits.REPORT_PAYLOAD_CHARACTERS})",
+    "payload_bytes": (
+        "CAST(coalesce(bit_length(payload_json) / 8, octet_length(payload_binary), 0) AS BIGINT)"
+    ),
+}
+_RAW: Final = frozenset(("type", "payload_json", "payload_type", "payload_binary"))
 
 
-def prepare(events: DataFrame, value_path: str = DEFAULT_PATH) -> DataFrame:
-    """Select the columns that reports need, with payloads replaced by figures about them.
+def prepare(events: R, value_path: str = DEFAULT_PATH) -> R:
+    """Replace the payloads of events by figures about them.
 
-    Existing columns ``value`` and ``value_unread`` are kept; ``value_path`` is for events without.
-    A row per event has its id, type path, timestamps and kind of payload; ``payload`` is the begin
-    of a JSON payload, ``payload_bytes`` the size of any, ``value`` its number or null,
-    ``value_unread`` whether the number could not be read. Prepared events stay as they are.
+    ``payload`` is the begin of a JSON payload, ``payload_bytes`` the size of any, ``value`` its
+    number or null, ``value_unread`` whether the number could not be read. The columns ``value`` and
+    ``value_unread`` are kept where they are; a data frame without gets them, from ``value_path``.
+    The other columns are the id, the type path, the timestamps and the kind of payload. Prepared
+    events, and those that were read without payloads, stay as they are.
     """
-    if "payload_bytes" in events.columns:
+    if "payload_json" not in events.columns:
         return events
     if "value" not in events.columns:
-        events = with_value(events, value_path)
-    elif "value_unread" not in events.columns:
-        events = events.withColumn("value_unread", sf.lit(False))
-    size = sf.coalesce(sf.octet_length("payload_json"), sf.octet_length("payload_binary"))
-    return events.select(
-        *ID,
-        "type_path",
-        "timestamp",
-        "source_timestamp",
-        "payload_kind",
-        sf.substring("payload_json", 1, limits.REPORT_PAYLOAD_CHARACTERS).alias("payload"),
-        sf.coalesce(size, sf.lit(0)).cast("long").alias("payload_bytes"),
-        "value",
-        "value_unread",
-    )
+        from mariner_spark.reader import with_value  # noqa: PLC0415  # of Spark's data frames only
+
+        events = cast("R", with_value(cast("DataFrame", events), value_path))
+    names = [i for i in events.columns if i not in _RAW]
+    found = ", ".join((*names, *(f"{j} AS {i}" for i, j in _PREPARED.items())))
+    return query(f"SELECT {found} FROM {{events}}", events=events)
 
 
 class Span(NamedTuple):
@@ -58,12 +57,14 @@ class Span(NamedTuple):
     last: int = 0
 
 
-def span_of(events: DataFrame) -> Span:
+def span_of(events: Relation) -> Span:
     """Span of events, by reading them; of no events, ``Span()``."""
-    row = events.agg(
-        sf.unix_micros(sf.min("timestamp")), sf.unix_micros(sf.max("timestamp"))
-    ).first()
-    return Span() if row is None or row[0] is None else Span(row[0], row[1])
+    sql = (
+        "SELECT unix_micros(min(timestamp)) AS first, unix_micros(max(timestamp)) AS last"
+        " FROM {events}"
+    )
+    found = relations.row(query(sql, events=events))
+    return Span() if found["first"] is None else Span(**found)
 
 
 class Extent(NamedTuple):
@@ -74,51 +75,55 @@ class Extent(NamedTuple):
     payload_bytes: int
 
 
-def extent_of(events: DataFrame) -> Extent:
+def extent_of(events: Relation) -> Extent:
     """Extent of prepared events, by reading them."""
-    [row] = events.agg(
-        sf.unix_micros(sf.min("timestamp")),
-        sf.unix_micros(sf.max("timestamp")),
-        sf.count("*"),
-        sf.sum("payload_bytes"),
-    ).collect()
-    return Extent(Span(row[0] or 0, row[1] or 0), row[2], row[3] or 0)
+    sql = (
+        "SELECT count(*) AS events, CAST(coalesce(sum(payload_bytes), 0) AS BIGINT) AS bytes"
+        " FROM {events}"
+    )
+    found = relations.row(query(sql, events=events))
+    return Extent(span_of(events), found["events"], found["bytes"])
 
 
-def is_of_core() -> Column:
-    """Whether an event is one of the core's own: about servers and their clients."""
-    return sf.col("type_path").rlike(_CORE_TYPE)
+_N_SEPARATORS: Final = "(length(type_path) - length(replace(type_path, '/', '')))"
+_SEGMENT: Final = [f"split_part(type_path, '/', {i})" for i in range(1, 5)]
+
+IS_OF_CLIENT: Final = (
+    f"({_SEGMENT[0]} = 'event' AND {_SEGMENT[2]} IN ('eventer', 'mariner')"
+    f" AND {_SEGMENT[3]} <> '' AND {_N_SEPARATORS} = 3)"
+)
+"""Condition: the type is ``event/<server>/eventer/<client>``, or with ``mariner``."""
+
+IS_OF_CORE: Final = (
+    "(type_path IN ('event/communication/connected', 'event/communication/disconnected')"
+    f" OR ({_SEGMENT[0]} = 'event' AND {_SEGMENT[1]} <> '' AND ({IS_OF_CLIENT}"
+    f" OR ({_SEGMENT[2]} IN ('engine', 'history') AND {_N_SEPARATORS} = 2))))"
+)
+"""Condition: an event is one of the core's own: about servers and their clients."""
 
 
-def prefix(depth: int) -> Column:
+def prefix(depth: int) -> str:
     """Path of the first ``depth`` segments of the type, or of all segments."""
-    return sf.substring_index("type_path", "/", depth)
+    return f"substring_index(type_path, '/', {depth})"
 
 
-def id_order() -> Column:
-    """Sort key by :data:`ORDER`: largest for the last event."""
-    return sf.struct(*ORDER)
-
-
-def us(column: str) -> Column:
-    """Microseconds of a timestamp."""
-    return sf.unix_micros(sf.col(column))
-
-
-def seconds(us: Column) -> Column:
+def seconds(us: str) -> str:
     """Seconds (double) of microseconds."""
-    return us / sf.lit(float(SECOND_US))
+    return f"({us}) / 1e6"
 
 
-def rank_error(n_rows: Column) -> Column:
-    """How many ranks an approximate percentile of so many rows may be off; 0: it is exact."""
-    n_off = sf.ceil(n_rows / limits.PERCENTILE_ACCURACY)
-    return sf.when(n_rows < limits.PERCENTILE_EXACT_ROWS, sf.lit(0)).otherwise(n_off).cast("long")
+def rank_error(events: Relation, n_rows: str) -> str:
+    """How many ranks a percentile of so many rows of events may be off; 0: it is exact."""
+    if relations.is_exact(events):
+        return "CAST(0 AS BIGINT)"
+    n_off = f"ceil(({n_rows}) / {limits.PERCENTILE_ACCURACY})"
+    is_exact = f"{n_rows} < {limits.PERCENTILE_EXACT_ROWS}"
+    return f"CAST(CASE WHEN {is_exact} THEN 0 ELSE {n_off} END AS BIGINT)"
 
 
-def moment(us: int) -> Column:
-    """A moment given in microseconds."""
-    return sf.timestamp_micros(sf.lit(us))
+def percentile(number: str, part: float) -> str:
+    """A percentile, of the numbers that are not null."""
+    return f"percentile_approx({number}, {part}, {limits.PERCENTILE_ACCURACY})"
 
 
 # --- buckets ------------------------------------------------------------------------------
@@ -131,37 +136,41 @@ _WIDTHS: Final = (
     *(timedelta(hours=i) for i in (1, 2, 3, 6, 12)),
     *(i * _DAY for i in (1, 2, 7, 14, 28, 91, 364, 3_640, 36_400, 72_800)),
 )
-# buckets of weeks begin on Mondays; those of a day and less, at midnight
-_ORIGIN_US: Final = 4 * _DAY // timedelta(microseconds=1)
+ORIGIN_US: Final = 4 * _DAY // timedelta(microseconds=1)
+"""Begin of a bucket of any width, UTC: buckets of weeks begin on Mondays; of days, at midnight."""
 
 
-def bucket_width(span: Span) -> timedelta:
+def bucket_width(span: Span, origin_us: int = ORIGIN_US) -> timedelta:
     """The narrowest width that splits a span into at most ``limits.REPORT_BUCKETS`` buckets."""
     for width in _WIDTHS:
         width_us = to_us(width)
-        first, last = ((i - _ORIGIN_US) // width_us for i in span)
+        first, last = ((i - origin_us) // width_us for i in span)
         if last - first < limits.REPORT_BUCKETS:
             return width
     raise AssertionError("a span of more than 10,000 years")
 
 
-def span_of_buckets(span: Span) -> Span:
+def span_of_buckets(span: Span, origin_us: int = ORIGIN_US) -> Span:
     """From the first bucket of a span to the end of its last one; one moment stays one."""
-    width_us = to_us(bucket_width(span))
-    first, last = ((i - _ORIGIN_US) // width_us * width_us + _ORIGIN_US for i in span)
+    width_us = to_us(bucket_width(span, origin_us))
+    first, last = ((i - origin_us) // width_us * width_us + origin_us for i in span)
     return span if span.first == span.last else Span(max(first, times.MIN_US), last + width_us)
 
 
-def bucket(width: timedelta) -> Column:
-    """Start of the bucket of the timestamp."""
-    # a bucket may start before the first moment that Python has
-    return sf.timestamp_micros(sf.greatest(bucket_us(width), sf.lit(times.MIN_US)))
+def bucket_us(us: str, width: timedelta, origin_us: int = ORIGIN_US) -> str:
+    """Start of the bucket of a moment in microseconds, even if it is before the first moment."""
+    n_us = to_us(width)
+    return f"({us} - (({us} - {origin_us}) % {n_us} + {n_us}) % {n_us})"
 
 
-def bucket_us(width: timedelta) -> Column:
-    """Start of the bucket in microseconds, even if it is before the first moment."""
-    width_us = sf.lit(to_us(width))
-    return us("timestamp") - sf.pmod(us("timestamp") - _ORIGIN_US, width_us)
+def moment_of_bucket(us: str) -> str:
+    """Start of a bucket as a timestamp: the first that Python has, if it is before that."""
+    return f"timestamp_micros(greatest({us}, {times.MIN_US}))"
+
+
+def width_s(width: timedelta) -> str:
+    """Seconds (double) of a bucket."""
+    return f"CAST({width.total_seconds()} AS DOUBLE)"
 
 
 def to_us(delta: timedelta) -> int:

@@ -4,34 +4,31 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final
 
-from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as sf
-
 from mariner_spark import limits
-from mariner_spark.reports import formats, views
+from mariner_spark.reports import formats, links, views
 from mariner_spark.reports.events import (
-    is_of_core,
-    moment,
+    IS_OF_CORE,
+    percentile,
     prepare,
     rank_error,
     seconds,
     span_of,
     to_us,
-    us,
 )
+from mariner_spark.reports.relations import R, query
 
 FACTOR: Final = 3.0
 """A silence of more than so many median intervals is a gap: twice is a single lost event."""
 
 
 def find_gaps(
-    events: DataFrame,
+    events: R,
     *,
     expected: timedelta | None = None,
     factor: float = FACTOR,
     end_us: int | None = None,
     with_core: bool = True,
-) -> DataFrame:
+) -> R:
     """Gaps of types: times without events.
 
     A row is a time in which a type had no event although one was expected; :func:`gaps` returns the
@@ -53,49 +50,52 @@ def find_gaps(
     clients: their events are not periodic.
     """
     events = prepare(events)
-    end = moment(span_of(events).last if end_us is None else end_us)
-    if not with_core:
-        events = events.where(~is_of_core())
-    in_order = Window.partitionBy("type_path").orderBy("timestamp")
-    silence = (us("end") - us("begin")).alias("silence_us")
-    intervals = (
-        events.select(
-            "type_path",
-            sf.col("timestamp").alias("begin"),
-            sf.lead("timestamp").over(in_order).alias("next"),
-        )
-        .select("*", sf.coalesce("next", end).alias("end"), sf.isnull("next").alias("is_open"))
-        .select("*", silence)
-        .where("silence_us > 0")
-    )
-    usual, error = _usual() if expected is None else (sf.lit(float(to_us(expected))), sf.lit(0))
-    n_usual = factor if expected is None else 1.0
-    return (
-        intervals.select("*", usual.alias("expected_us"), error.cast("long").alias("rank_error"))
-        .where(sf.col("silence_us") > sf.col("expected_us") * n_usual)
-        .select("*", (sf.col("silence_us") / sf.col("expected_us")).alias("ratio"))
-        .select(
-            "type_path",
-            "begin",
-            "end",
-            seconds(sf.col("silence_us")).alias("silence_s"),
-            seconds(sf.col("expected_us")).alias("expected_s"),
-            "ratio",
-            "is_open",
-            "rank_error",
-        )
-    )
+    end_us = span_of(events).last if end_us is None else end_us
+    usual = f"""
+        SELECT type_path AS usual_of, CAST({percentile("silence_us", 0.5)} AS DOUBLE) AS usual_us,
+            {rank_error(events, "count(*)")} AS rank_error
+        FROM silences WHERE NOT is_open
+        GROUP BY type_path HAVING count(*) >= {limits.MIN_INTERVALS}
+    """
+    if expected is not None:
+        usual = f"""
+            SELECT DISTINCT type_path AS usual_of, CAST({to_us(expected)} AS DOUBLE) AS usual_us,
+                CAST(0 AS BIGINT) AS rank_error
+            FROM silences
+        """
+    sql = f"""
+        WITH moments AS (
+            SELECT type_path, unix_micros(timestamp) AS begin_us FROM {{events}}
+            WHERE {"TRUE" if with_core else f"NOT {IS_OF_CORE}"}
+        ), intervals AS (
+            SELECT type_path, begin_us,
+                lead(begin_us) OVER (PARTITION BY type_path ORDER BY begin_us) AS next_us
+            FROM moments
+        ), silences AS (
+            SELECT type_path, begin_us, coalesce(next_us, {end_us}) AS end_us,
+                coalesce(next_us, {end_us}) - begin_us AS silence_us, next_us IS NULL AS is_open
+            FROM intervals WHERE coalesce(next_us, {end_us}) > begin_us
+        ), usual AS ({usual})
+        SELECT /*+ BROADCAST(usual) */ type_path, timestamp_micros(begin_us) AS begin,
+            timestamp_micros(end_us) AS end, {seconds("silence_us")} AS silence_s,
+            {seconds("usual_us")} AS expected_s, silence_us / usual_us AS ratio, is_open, rank_error
+        FROM silences JOIN usual ON type_path = usual_of
+        WHERE silence_us > usual_us * {factor if expected is None else 1.0}
+    """
+    return query(sql, events=events)
 
 
-def _usual() -> tuple[Column, Column]:
-    """Median of a type's intervals in microseconds, and how many ranks it may be off."""
-    of_type = Window.partitionBy("type_path")
-    closed = sf.when(~sf.col("is_open"), sf.col("silence_us"))
-    number = sf.count(closed).over(of_type)
-    median = sf.percentile_approx(closed, 0.5, limits.PERCENTILE_ACCURACY).over(of_type)
-    enough = sf.when(number >= limits.MIN_INTERVALS, median)
-    return enough.cast("double"), rank_error(number)
-
+_TOTALS: Final = """
+    SELECT * FROM (
+        SELECT count(*) AS rows, count(DISTINCT type_path) AS types,
+            count(CASE WHEN is_open THEN 1 END) AS open
+        FROM {found}
+    ) LEFT JOIN (
+        SELECT type_path AS longest, silence_s AS longest_s FROM {found} AS gap
+        ORDER BY silence_s DESC, gap.begin DESC, type_path DESC LIMIT 1
+    ) ON TRUE
+"""
+"""``longest``: type of the longest gap, of ``longest_s``."""
 
 # --- on the page --------------------------------------------------------------------------
 
@@ -114,16 +114,16 @@ def _view(rows: Sequence[views.Row], totals: views.Row, domain: views.Domain) ->
             "when": f"{formats.moment(row['begin'])} to {formats.moment(row['end'])}",
             "shown": formats.duration(row["silence_s"]),
             "expected": formats.duration(row["expected_s"]),
+            **views.linked(row),
         }
         for row in rows
         if row["type_path"] in shown
     ]
     tips = views.tooltip(type="name", silent="shown", expected="expected", from_to="when")
-    longest = totals["longest"]
     finding = (
         f"{views.plural(totals['rows'], 'gap')} of {views.plural(totals['types'], 'type')};"
-        f" the longest is of {formats.name(longest['type_path'])},"
-        f" for {formats.duration(longest['silence_s'])}."
+        f" the longest is of {formats.name(totals['longest'])},"
+        f" for {formats.duration(totals['longest_s'])}."
         f" Silent until the end: {formats.count(totals['open'])}."
     )
     note = views.part_of(len(shown), totals["types"], "type")
@@ -147,18 +147,18 @@ REPORT: Final = views.Report(
         silence_s="Silence: duration", expected_s="Expected: duration", ratio="Ratio: ratio",
         is_open="Until the end: flag", rank_error="Ranks off: count",
     ),
-    first=lambda found: found.orderBy(
-        sf.desc("ratio"), "begin", "type_path"
-    ).limit(limits.REPORT_ROWS),
-    first_are="those with the largest ratios",
-    totals=lambda _, found: found.agg(
-        sf.count("*").alias("rows"),
-        sf.count_distinct("type_path").alias("types"),
-        sf.count_if("is_open").alias("open"),
-        sf.max_by(
-            sf.struct("type_path", "silence_s"), sf.struct("silence_s", "begin", "type_path")
-        ).alias("longest"),
+    first=lambda found: query(
+        "SELECT * FROM {found} AS gap ORDER BY ratio DESC, gap.begin, type_path"
+        f" LIMIT {limits.REPORT_ROWS}", found=found,
     ),
+    first_are="those with the largest ratios",
+    totals=lambda _, found: query(_TOTALS, found=found),
+    needs=("type_path", "timestamp"),
+    figures=views.columns(
+        rows="Gaps: count", types="Types: count", open="Until the end: count",
+        longest_s="Longest: duration",
+    ),
+    behind=lambda row: links.of_type(row["type_path"], row["begin"], row["end"]),
 )  # fmt: skip
 
 gaps: Final = views.first_of(find_gaps, REPORT)

@@ -1,27 +1,20 @@
 """Generates the files of each report, and the page, from events that are read once.
 
-The events come from a store, a lake or a gateway. Runs in the driver.
+The events come from a store, a lake or a gateway (``sources``). Runs in the driver.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
-from pyspark import StorageLevel
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as sf
 
-from eventer_bridge.backends.rocksdb import database
-from eventer_bridge.errors import StorageError
-from eventer_bridge.model import EventType
-from mariner_spark import reader, schema, times, values
-from mariner_spark.errors import OptionError
-from mariner_spark.lake.tables import Lake, refuse_within_store, value_path_of
+from mariner_spark import times
 from mariner_spark.reports import (
     activity,
     availability,
@@ -29,18 +22,21 @@ from mariner_spark.reports import (
     gaps,
     latency,
     latest,
+    links,
     page,
+    relations,
+    sources,
     top,
     views,
+    zones,
 )
 from mariner_spark.reports import values as values_report
 from mariner_spark.reports.availability import find_runs
-from mariner_spark.reports.events import Extent, Span, prepare, span_of, span_of_buckets
+from mariner_spark.reports.events import Extent, Span, span_of, span_of_buckets
+from mariner_spark.reports.job import PAGE, ReportJob
 from mariner_spark.reports.page import Fact, Section
-from mariner_spark.source import network, options, snapshots, store
-from mariner_spark.source.options import Options, Selection
-
-PAGE: Final = "report.html"
+from mariner_spark.reports.relations import Relation, query
+from mariner_spark.reports.sources import Source
 
 _FORMULA: Final = r"^[=+\-@\t\r]"
 """Text that a spreadsheet takes for a formula."""
@@ -55,48 +51,6 @@ REPORTS: Final[Mapping[str, views.Report]] = {
 """All reports by name."""
 
 
-class ReportJob(NamedTuple):
-    """Reports to generate (no names: all), and the events that they are about.
-
-    ``source`` are arguments of ``reader.read`` for a store, a gateway or a lake, ``types``,
-    ``first`` and ``last`` those that select events. The title contains no secret. The folder is
-    created, and files in it are replaced. ``value_path`` is that of the number in a payload
-    (``values``); None: the lake's, or ``values.DEFAULT_PATH``. ``depth``: number of segments of a
-    type prefix.
-    """
-
-    source: Mapping[str, Any]
-    title: str
-    folder: Path
-    names: Sequence[str] = ()
-    types: Sequence[EventType] | None = None
-    first: str | None = None
-    last: str | None = None
-    value_path: str | None = None
-    depth: int = 2
-
-    @property
-    def selection(self) -> dict[str, Any]:
-        """Arguments of ``reader.read`` that select the events."""
-        return {"types": self.types, "from_": self.first, "to": self.last}
-
-    @property
-    def lake(self) -> str | None:
-        """The lake, if the source is one."""
-        return self.source.get("lake")
-
-    @property
-    def path_of_lake(self) -> str | None:
-        """Path in payloads of the numbers in the lake."""
-        return None if self.lake is None else value_path_of(Lake(self.lake).open())
-
-    @property
-    def options(self) -> Options:
-        """Options of the data source; for a lake, only those that select events count."""
-        source = self.source if self.lake is None else {"store": "/"}
-        return options.parse(options.to_options({**source, **self.selection}))
-
-
 class Overview(NamedTuple):
     """Figures about all events; ``unread``: numbers that could not be read."""
 
@@ -106,128 +60,171 @@ class Overview(NamedTuple):
     unread: int
 
 
-def check(job: ReportJob) -> None:
-    """Check a job before anything is started.
+class Found(NamedTuple):
+    """Reports that were computed: each with its first rows, and the totals of all.
 
-    Raises MarinerSparkError if an option is wrong, there is no store or lake, or the files would be
-    in a store.
+    ``domain`` is the time of the page.
     """
-    if job.value_path is not None:
-        values.parse(job.value_path)
-    refuse_within_store(job.folder / PAGE)
-    path, of_lake = job.options.path, job.path_of_lake
-    if of_lake is not None:
-        if job.value_path is not None and values.parse(job.value_path) != values.parse(of_lake):
-            raise OptionError(
-                "value_path", f"{job.value_path}: the numbers of this lake are those at {of_lake}"
-            )
-    elif path is not None:
-        try:
-            database.check_exists(path)
-        except StorageError as e:
-            raise OptionError("path", str(e)) from e
+
+    overview: Overview
+    domain: views.Domain
+    reports: Sequence[tuple[views.Report, pa.Table, views.Row]]
+
+    @property
+    def totals(self) -> dict[str, views.Row]:
+        """Totals by report."""
+        return {report.name: totals for report, _, totals in self.reports}
 
 
-def generate(spark: SparkSession, job: ReportJob, on_step: Callable[[str, int], None]) -> Path:
-    """Generate reports; returns the page.
+def generate(
+    source: Source, job: ReportJob, on_step: Callable[[str, int], None]
+) -> dict[str, views.Row]:
+    """Generate reports, and the page; returns the totals of each.
 
     ``on_step`` is called at the begin of each step, with its name and the number of all steps.
-    Raises MarinerSparkError, PySparkException if Spark or the source failed, OSError if a file did.
+    Raises MarinerSparkError, PySparkException if Spark or the source failed, duckdb.Error if DuckDB
+    did, OSError if a file did.
     """
     reports = [REPORTS[name] for name in job.names or REPORTS]
+    n_steps = (len(reports) + 1) * (2 if job.is_compared else 1) + 1
 
     def step(what: str) -> None:
-        on_step(what, len(reports) + 2)
+        on_step(what, n_steps)
 
-    step("reading events")
-    overview, domain, sections = _write_reports(spark, job, reports, step)
+    found = _find(source, job, reports, step)
+    before = None
+    if job.is_compared:
+        before = _find(source, _job_before(job, found.overview), reports, step)
     step("making the page")
+    job.folder.mkdir(parents=True, exist_ok=True)
+    for report, table, _ in found.reports:
+        _write(table, job.folder / report.name)
+    zone = ZoneInfo(job.zone)
+    sections = [
+        Section(report, [_row(report, i, job, zone) for i in table.to_pylist()], totals)
+        for report, table, totals in found.reports
+    ]
     text = page.render(
         title="Event report",
-        about=_about(job, overview),
-        facts=_facts(overview),
+        about=_about(job, found.overview, zone),
+        facts=_facts(found.overview),
         sections=sections,
-        domain=domain,
+        domain=found.domain,
         programs=page.chart_programs(),
+        zone=job.zone,
+        comparison=[] if before is None else _compare(reports, found.totals, before.totals),
     )
-    path = job.folder / PAGE
-    path.write_text(text, encoding="utf-8")
-    return path
+    (job.folder / PAGE).write_text(text, encoding="utf-8")
+    return found.totals
 
 
-def _write_reports(
-    spark: SparkSession,
+def _row(report: views.Report, row: dict[str, Any], job: ReportJob, zone: ZoneInfo) -> views.Row:
+    """A row as the page shows it: by its clock, and with the address of its events."""
+    if job.console is not None and (behind := report.behind(row)) is not None:
+        row[views.LINK] = links.link(job.console, behind)
+    return zones.row_at(row, zone)
+
+
+def _job_before(job: ReportJob, overview: Overview) -> ReportJob:
+    """The same for the span before, which is as long."""
+    assert job.first is not None
+    first = times.parse(job.first)
+    last = overview.extent.span.last if job.last is None else times.parse_last(job.last)
+    end = max(first - 1, times.MIN_US)
+    begin = max(end - max(last - first, 0), times.MIN_US)
+    return job._replace(first=times.to_iso(begin), last=times.to_iso(end))
+
+
+def _compare(
+    reports: Sequence[views.Report], now: Mapping[str, views.Row], before: Mapping[str, views.Row]
+) -> list[page.Compared]:
+    found = []
+    for report in reports:
+        for name, title, kind in report.figures:
+            new, old = now[report.name][name], before[report.name][name]
+            change = new / old - 1 if new is not None and old else None
+            texts = (formats.show(kind, new), formats.show(kind, old))
+            shown = formats.show("growth", change)
+            found.append(page.Compared(f"{report.title}: {title}", *texts, shown))
+    return found
+
+
+def _find(
+    source: Source,
     job: ReportJob,
     reports: Sequence[views.Report],
     step: Callable[[str], None],
-) -> tuple[Overview, views.Domain, list[Section]]:
-    sections = []
+) -> Found:
+    """Compute reports."""
+    step("reading events")
+    computed = []
+    zone = ZoneInfo(job.zone)
     has_types = job.types is not None
+    about_servers = [i for i in reports if i.is_about_servers]
+    others = [i for i in reports if not i.is_about_servers]
     with contextlib.ExitStack() as stack:
         # before the events are read: later events must not make a type look silent
-        end_us = last_us(spark, job) if has_types else times.MIN_US
-        events = stack.enter_context(_read(spark, job))
+        end_us = sources.last_us(source, job) if has_types else times.MIN_US
+        needed = _needed(others if has_types else reports)
+        events = stack.enter_context(source.read(job, needed))
         everything, spans = events, []
-        if has_types and any(i.is_about_servers for i in reports):
-            everything = stack.enter_context(_read(spark, job._replace(types=None)))
+        if has_types and about_servers:
+            of_all = job._replace(types=None)
+            everything = stack.enter_context(source.read(of_all, _needed(about_servers)))
             spans.append(span_of(everything))
-        if sum(i.is_about_servers for i in reports) > 1:
-            everything = stack.enter_context(_persisted(find_runs(everything)))
-        overview = _overview(events)
-        job.folder.mkdir(parents=True, exist_ok=True)
+        if len(about_servers) > 1:
+            everything = stack.enter_context(relations.persisted(find_runs(everything)))
+        overview = _overview(events, sources.count_unread(source, job, events))
         settings = views.ReportSettings(
             extent=overview.extent,
             end_us=max(end_us, overview.extent.span.last),
             depth=job.depth,
             with_core=has_types,
-            value_path=_value_path(job),
+            value_path=job.number_path,
+            origin_us=zones.origin_us(overview.extent.span.first, zone),
         )
         for report in reports:
             step(report.name)
             about = everything if report.is_about_servers else events
-            table, totals = _compute(report, about, settings)
-            _write(table, job.folder / report.name)
-            sections.append(Section(report, table.to_pylist(), totals))
-    spans.append(span_of_buckets(overview.extent.span))
+            computed.append((report, *_compute(report, about, settings)))
+    spans.append(span_of_buckets(overview.extent.span, settings.origin_us))
     first = min(span.first for span in spans)
     last = max(settings.end_us, *(span.last for span in spans))
-    return overview, (first / 1_000, last / 1_000), sections
+    begin, end = (views.ms(zones.at(times.to_datetime(us), zone)) for us in (first, last))
+    return Found(overview, (begin, end), computed)
+
+
+_OVERVIEW_NEEDS: Final = ("server", "type_path", "timestamp", "payload_bytes")
+
+
+def _needed(reports: Sequence[views.Report]) -> set[str]:
+    """Columns of events that some reports and the overview are computed from."""
+    found = {*_OVERVIEW_NEEDS, *(name for report in reports for name in report.needs)}
+    return found | ({"value_unread"} if "value" in found else set())
 
 
 def _compute(
-    report: views.Report, events: DataFrame, settings: views.ReportSettings
+    report: views.Report, events: Relation, settings: views.ReportSettings
 ) -> tuple[pa.Table, dict[str, Any]]:
     """First rows of a report, and the totals of all its rows, which are computed once."""
     found = report.find(events, settings)
     if report.totals is None:
-        return report.first(found).toArrow(), {}
-    with contextlib.nullcontext() if found is events else _persisted(found):
-        # not by Arrow, which takes no null for a struct whose fields are not nullable
-        [totals] = report.totals(events, found).collect()
-        return report.first(found).toArrow(), totals.asDict(recursive=True)
+        return relations.to_arrow(report.first(found)), {}
+    with contextlib.nullcontext(found) if found is events else relations.persisted(found) as found:
+        totals = relations.row(report.totals(events, found))
+        return relations.to_arrow(report.first(found)), totals
 
 
-@contextlib.contextmanager
-def _persisted(frame: DataFrame) -> Iterator[DataFrame]:
-    frame.persist(StorageLevel.MEMORY_AND_DISK)
-    try:
-        yield frame
-    finally:
-        frame.unpersist()
-
-
-def _overview(events: DataFrame) -> Overview:
-    row = events.agg(
-        sf.count("*"),
-        sf.coalesce(sf.sum("payload_bytes"), sf.lit(0)),
-        sf.count_distinct("type_path"),
-        sf.count_distinct("server"),
-        sf.count_if("value_unread"),
-        sf.unix_micros(sf.min("timestamp")),
-        sf.unix_micros(sf.max("timestamp")),
-    ).collect()[0]
-    extent = Extent(Span(row[5] or 0, row[6] or 0), row[0], row[1])
-    return Overview(extent, row[2], row[3], row[4])
+def _overview(events: Relation, n_unread: int) -> Overview:
+    sql = """
+        SELECT count(*) AS events, CAST(coalesce(sum(payload_bytes), 0) AS BIGINT) AS bytes,
+            count(DISTINCT type_path) AS types, count(DISTINCT server) AS servers,
+            unix_micros(min(timestamp)) AS first, unix_micros(max(timestamp)) AS last
+        FROM {events}
+    """
+    row = relations.row(query(sql, events=events))
+    extent = Extent(Span(row["first"] or 0, row["last"] or 0), row["events"], row["bytes"])
+    return Overview(extent, row["types"], row["servers"], n_unread)
 
 
 def _write(table: pa.Table, path: Path) -> None:
@@ -249,15 +246,16 @@ def _without_formulas(table: pa.Table) -> pa.Table:
     return table
 
 
-def _about(job: ReportJob, overview: Overview) -> list[Fact]:
-    first, last = (formats.moment(times.to_datetime(us)) for us in overview.extent.span)
+def _about(job: ReportJob, overview: Overview, zone: ZoneInfo) -> list[Fact]:
+    moments = (zones.at(times.to_datetime(us), zone) for us in overview.extent.span)
+    first, last = map(formats.moment, moments)
     types = "all" if job.types is None else ", ".join("/".join(i) for i in job.types)
     requested = (
         ("Source", job.title),
         ("Types", types),
         ("From", job.first),
         ("To", job.last),
-        ("Numbers", _value_path(job)),
+        ("Numbers", job.number_path),
         ("Events", f"{first} to {last}" if overview.extent.events else None),
     )
     return [Fact(title, formats.text(text)) for title, text in requested if text is not None]
@@ -281,45 +279,3 @@ def _facts(overview: Overview) -> list[Fact]:
     if overview.unread:
         facts.append(Fact("Numbers not read", formats.count(overview.unread)))
     return facts
-
-
-# --- reading the events -------------------------------------------------------------------
-
-_NEEDED: Final = [name for name in schema.SCHEMA.names if name not in {"type", "payload_type"}]
-
-
-@contextlib.contextmanager
-def _read(spark: SparkSession, job: ReportJob) -> Iterator[DataFrame]:
-    """Prepared events; persisted unless they come from a lake, as Parquet is as fast."""
-    if job.lake is None:
-        events = reader.read(
-            spark,
-            **job.source,
-            **job.selection,
-            source_out_of_range=options.CLIP,
-            columns=_NEEDED,
-        )
-        with _persisted(prepare(events, _value_path(job))) as events:
-            yield events
-    else:
-        events = reader.read_events(spark, job.lake, job.options.selection)
-        yield prepare(values.with_unread(events, _value_path(job)))
-
-
-def _value_path(job: ReportJob) -> str:
-    return job.path_of_lake or job.value_path or values.DEFAULT_PATH
-
-
-def last_us(spark: SparkSession, job: ReportJob) -> int:
-    """Timestamp in microseconds of the last event of a job's time, of any type, to find silence.
-
-    For a store or a gateway it takes one look-up.
-    """
-    time = job.options.selection.time
-    if job.lake is not None:
-        return span_of(reader.read_events(spark, job.lake, Selection(time=time))).last
-    if job.options.path is not None:
-        found = store.last_timestamp(job.options.path, snapshots.this_driver(), time)
-    else:
-        found = network.last_timestamp(job.options.gateway, time)
-    return times.MIN_US if found is None else times.to_us(found)

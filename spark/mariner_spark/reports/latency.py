@@ -4,19 +4,17 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as sf
-
 from mariner_spark import limits
-from mariner_spark.reports import formats, views
-from mariner_spark.reports.events import prefix, prepare, rank_error, seconds, to_us, us
+from mariner_spark.reports import formats, links, views
+from mariner_spark.reports.events import percentile, prefix, prepare, rank_error, seconds, to_us
+from mariner_spark.reports.relations import R, query
 
 LATE: Final = timedelta(minutes=1)
 
 _PERCENTILES: Final = {"p50_s": 0.5, "p95_s": 0.95, "p99_s": 0.99}
 
 
-def find_latencies(events: DataFrame, *, depth: int = 2, late: timedelta = LATE) -> DataFrame:
+def find_latencies(events: R, *, depth: int = 2, late: timedelta = LATE) -> R:
     """Latencies by type prefix: timestamp less source timestamp.
 
     A row is a type prefix; :func:`latency` has ``limits.REPORT_ROWS``, those with most source
@@ -32,37 +30,26 @@ def find_latencies(events: DataFrame, *, depth: int = 2, late: timedelta = LATE)
     * ``p50_s``, ``p95_s``, ``p99_s``: percentiles of the latency in seconds, without future events
     * ``rank_error``: how many ranks these may be off, because there are many events; 0: exact
     """
-    found = sf.col("latency_us")
-    past = sf.when(found >= 0, found)
-    percentiles = sf.percentile_approx(
-        past, list(_PERCENTILES.values()), limits.PERCENTILE_ACCURACY
+    past = "CASE WHEN latency_us >= 0 THEN latency_us END"
+    percentiles = ", ".join(
+        f"{seconds(percentile(past, part))} AS {name}" for name, part in _PERCENTILES.items()
     )
-    return (
-        prepare(events)
-        .select(
-            prefix(depth).alias("prefix"),
-            (us("timestamp") - us("source_timestamp")).alias("latency_us"),
+    sql = f"""
+        WITH latencies AS (
+            SELECT {prefix(depth)} AS prefix,
+                unix_micros(timestamp) - unix_micros(source_timestamp) AS latency_us
+            FROM {{events}}
+        ), found AS (
+            SELECT prefix, count(*) AS events, count(latency_us) AS with_source,
+                count(CASE WHEN latency_us > {to_us(late)} THEN 1 END) AS late,
+                count(CASE WHEN latency_us < 0 THEN 1 END) AS future,
+                {seconds("min(latency_us)")} AS min_s, {percentiles},
+                {seconds("max(latency_us)")} AS max_s
+            FROM latencies GROUP BY prefix
         )
-        .groupBy("prefix")
-        .agg(
-            sf.count("*").alias("events"),
-            sf.count(found).alias("with_source"),
-            sf.count_if(found > to_us(late)).alias("late"),
-            sf.count_if(found < 0).alias("future"),
-            seconds(sf.min(found)).alias("min_s"),
-            percentiles.alias("percentiles"),
-            seconds(sf.max(found)).alias("max_s"),
-        )
-        .select(
-            *("prefix", "events", "with_source", "late", "future", "min_s"),
-            *(
-                seconds(sf.get("percentiles", sf.lit(i))).alias(name)
-                for i, name in enumerate(_PERCENTILES)
-            ),
-            "max_s",
-            rank_error(sf.col("with_source") - sf.col("future")).alias("rank_error"),
-        )
-    )
+        SELECT *, {rank_error(events, "with_source - future")} AS rank_error FROM found
+    """
+    return query(sql, events=prepare(events))
 
 
 # --- on the page --------------------------------------------------------------------------
@@ -89,6 +76,7 @@ def _view(rows: Sequence[views.Row], totals: views.Row, _domain: views.Domain) -
             "value": max(row[f"{percentile}_s"], 1e-6),  # a logarithm has no zero
             "shown": formats.duration(row[f"{percentile}_s"]),
             "events": formats.count(row["with_source"]),
+            **views.linked(row),
         }
         for row in measured[: views.N_BARS]
         for percentile in reversed(colours)  # the larger point is below the smaller one
@@ -113,6 +101,7 @@ def _view(rows: Sequence[views.Row], totals: views.Row, _domain: views.Domain) -
                 "color": views.colour("percentile", colours),
                 "size": size,
                 "tooltip": tips,
+                **views.href(marks),
             },
         },
     ]
@@ -140,12 +129,23 @@ REPORT: Final = views.Report(
         max_s="Most: duration", late="Late: count",
         future="Future: count", with_source="With source: count", events="Events: count",
     ),
-    first=lambda found: found.orderBy(sf.desc("with_source"), "prefix").limit(limits.REPORT_ROWS),
-    first_are="those with most source timestamps",
-    totals=lambda _, found: found.agg(
-        sf.count("*").alias("rows"),
-        *(sf.sum(name).alias(name) for name in ("events", "with_source", "late", "future")),
+    first=lambda found: query(
+        "SELECT * FROM {found} ORDER BY with_source DESC, prefix"
+        f" LIMIT {limits.REPORT_ROWS}", found=found,
     ),
+    first_are="those with most source timestamps",
+    totals=lambda _, found: query(
+        "SELECT count(*) AS rows, max(p99_s) AS p99_s, max(max_s) AS max_s,"
+        + ",".join(f" CAST(coalesce(sum({i}), 0) AS BIGINT) AS {i}"
+                   for i in ("events", "with_source", "late", "future"))
+        + " FROM {found}", found=found,
+    ),
+    needs=("type_path", "timestamp", "source_timestamp"),
+    figures=views.columns(
+        late="Late: count", future="From the future: count", with_source="With source: count",
+        p99_s="Largest p99: duration", max_s="Most: duration",
+    ),
+    behind=lambda row: links.of_prefix(row["prefix"]),
 )  # fmt: skip
 
 latency: Final = views.first_of(find_latencies, REPORT)

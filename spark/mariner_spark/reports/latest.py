@@ -3,12 +3,10 @@
 from collections.abc import Sequence
 from typing import Final
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as sf
-
 from mariner_spark import limits
-from mariner_spark.reports import formats, views
-from mariner_spark.reports.events import ID, id_order, prepare
+from mariner_spark.reports import formats, links, views
+from mariner_spark.reports.events import ID, LATEST_FIRST, prepare
+from mariner_spark.reports.relations import R, query
 
 _SHOWN: Final = (
     *("timestamp", "source_timestamp", "value", "payload_kind", "payload", "payload_bytes"),
@@ -16,7 +14,7 @@ _SHOWN: Final = (
 )
 
 
-def find_latest(events: DataFrame) -> DataFrame:
+def find_latest(events: R) -> R:
     """The last event of each type.
 
     A row is a type and its last event by timestamp, then id:
@@ -31,9 +29,21 @@ def find_latest(events: DataFrame) -> DataFrame:
 
     :func:`latest` has the ``limits.REPORT_ROWS`` types with the latest events, the latest first.
     """
-    last = sf.max_by(sf.struct(*_SHOWN), id_order()).alias("last")
-    found = prepare(events).groupBy("type_path").agg(last, sf.count("*").alias("events"))
-    return found.select("type_path", "last.*", "events")
+    sql = f"""
+        WITH types AS (
+            SELECT type_path, max(timestamp) AS last, count(*) AS events
+            FROM {{events}} GROUP BY type_path
+        ), numbered AS (
+            SELECT event.*, types.events,
+                row_number() OVER (
+                    PARTITION BY event.type_path ORDER BY {LATEST_FIRST}
+                ) AS number
+            FROM {{events}} AS event JOIN types
+                ON event.type_path = types.type_path AND event.timestamp = types.last
+        )
+        SELECT type_path, {", ".join(_SHOWN)}, events FROM numbered WHERE number = 1
+    """
+    return query(sql, events=prepare(events))
 
 
 # --- on the page --------------------------------------------------------------------------
@@ -60,9 +70,15 @@ REPORT: Final = views.Report(
         source_timestamp="Source timestamp: moment", payload="Payload: text",
         payload_bytes="Size: size", events="Events: count",
     ),
-    first=lambda found: found.orderBy(sf.desc("timestamp"), "type_path").limit(limits.REPORT_ROWS),
+    first=lambda found: query(
+        "SELECT * FROM {found} ORDER BY timestamp DESC, type_path"
+        f" LIMIT {limits.REPORT_ROWS}", found=found,
+    ),
     first_are="those heard of last",
-    totals=lambda _, found: found.agg(sf.count("*").alias("rows")),
+    totals=lambda _, found: query("SELECT count(*) AS rows FROM {found}", found=found),
+    needs=("type_path", *_SHOWN),
+    figures=views.columns(rows="Types: count"),
+    behind=lambda row: links.of_type(row["type_path"], row["timestamp"], row["timestamp"]),
 )  # fmt: skip
 
 latest: Final = views.first_of(find_latest, REPORT)

@@ -3,15 +3,13 @@
 from collections.abc import Sequence
 from typing import Final
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as sf
-
 from mariner_spark import limits
-from mariner_spark.reports import formats, views
-from mariner_spark.reports.events import Extent, extent_of, prepare, us
+from mariner_spark.reports import formats, links, views
+from mariner_spark.reports.events import Extent, extent_of, prepare
+from mariner_spark.reports.relations import R, query
 
 
-def find_top(events: DataFrame, *, extent: Extent | None = None) -> DataFrame:
+def find_top(events: R, *, extent: Extent | None = None) -> R:
     """The largest types.
 
     A row is a type:
@@ -29,28 +27,20 @@ def find_top(events: DataFrame, *, extent: Extent | None = None) -> DataFrame:
     """
     events = prepare(events)
     (first, last), n_events, payload_bytes = extent or extent_of(events)
-    is_later = us("timestamp") > (first + last) // 2
-    earlier = sf.col("events") - sf.col("later")
-    return (
-        events.groupBy("type_path")
-        .agg(
-            sf.count("*").alias("events"),
-            sf.sum("payload_bytes").alias("bytes"),
-            sf.min("timestamp").alias("first"),
-            sf.max("timestamp").alias("last"),
-            sf.count_if(is_later).alias("later"),
+    has_growth = "TRUE" if first < last else "FALSE"
+    sql = f"""
+        WITH types AS (
+            SELECT type_path, count(*) AS events, CAST(sum(payload_bytes) AS BIGINT) AS bytes,
+                min(timestamp) AS first, max(timestamp) AS last,
+                count(CASE WHEN unix_micros(timestamp) > {(first + last) // 2} THEN 1 END) AS later
+            FROM {{events}} GROUP BY type_path
         )
-        .select(
-            "type_path",
-            "events",
-            "bytes",
-            sf.try_divide("events", sf.lit(n_events)).alias("events_share"),
-            sf.try_divide("bytes", sf.lit(payload_bytes)).alias("bytes_share"),
-            "first",
-            "last",
-            sf.when(sf.lit(first < last), sf.try_divide("later", earlier) - 1).alias("growth"),
-        )
-    )
+        SELECT type_path, events, bytes, events / nullif({n_events}, 0) AS events_share,
+            bytes / nullif({payload_bytes}, 0) AS bytes_share, first, last,
+            CASE WHEN {has_growth} THEN later / nullif(events - later, 0) - 1 END AS growth
+        FROM types
+    """
+    return query(sql, events=events)
 
 
 # --- on the page --------------------------------------------------------------------------
@@ -81,6 +71,7 @@ def _largest(rows: Sequence[views.Row], field: str, title: str, kind: str) -> vi
             "value": row[field],
             "shown": formats.show(kind, row[field]),
             "share": formats.show("share", row[f"{field}_share"]),
+            **views.linked(row),
         }
         for row in largest
     ]
@@ -100,11 +91,15 @@ REPORT: Final = views.Report(
         bytes="Payload: size", bytes_share="of all: share", growth="Growth: growth",
         first="First: moment", last="Last: moment",
     ),
-    first=lambda found: found.orderBy(
-        sf.desc(sf.greatest("events_share", "bytes_share")), "type_path"
-    ).limit(limits.REPORT_TOP_TYPES),
+    first=lambda found: query(
+        "SELECT * FROM {found} ORDER BY greatest(events_share, coalesce(bytes_share, 0)) DESC,"
+        f" type_path LIMIT {limits.REPORT_TOP_TYPES}", found=found,
+    ),
     first_are="those with the largest shares",
-    totals=lambda _, found: found.agg(sf.count("*").alias("rows")),
+    totals=lambda _, found: query("SELECT count(*) AS rows FROM {found}", found=found),
+    needs=("type_path", "timestamp", "payload_bytes"),
+    figures=views.columns(rows="Types: count"),
+    behind=lambda row: links.of_type(row["type_path"], row["first"], row["last"]),
 )  # fmt: skip
 
 top: Final = views.first_of(find_top, REPORT)

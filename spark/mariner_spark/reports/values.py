@@ -5,26 +5,28 @@ from datetime import timedelta
 from itertools import pairwise
 from typing import Final
 
-from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as sf
-
 from mariner_spark import limits
 from mariner_spark.reports import events as shared
-from mariner_spark.reports import formats, views
-from mariner_spark.reports.events import ORDER, Span, id_order, prepare, to_us, us
-from mariner_spark.values import DEFAULT_PATH, parse
+from mariner_spark.reports import formats, links, relations, views
+from mariner_spark.reports.events import ID, LATEST_FIRST, Span, prepare, to_us
+from mariner_spark.reports.relations import R, query, text
+from mariner_spark.values import DEFAULT_PATH, find_unit
 
 _TINY: Final = 2.0**-64
 """Scale that keeps the sum of any number of doubles finite."""
 
+_MAX: Final = "1.7976931348623157e308"
+"""The largest double; infinity and NaN are larger."""
+
 
 def values(
-    events: DataFrame,
+    events: R,
     *,
     width: timedelta | None = None,
     span: Span | None = None,
     value_path: str = DEFAULT_PATH,
-) -> DataFrame:
+    origin_us: int = shared.ORIGIN_US,
+) -> R:
     """Numbers by type and time: those of the column ``value``, or at ``value_path``.
 
     A row is a type and a bucket of time with numbers, of the ``limits.REPORT_VALUE_TYPES`` types
@@ -38,106 +40,91 @@ def values(
     * ``unit``: that of the type's last number: ``unit`` in the same JSON object, if that is in the
       first ``limits.REPORT_PAYLOAD_CHARACTERS`` of the payload's text; null: there is none
 
-    Without the ``span`` of the events, it is found by reading them.
+    Finds the types and their units by reading the events; their ``span``, too, unless it is given.
+    ``origin_us``: where any bucket begins.
     """
     events = prepare(events, value_path)
-    width = width or shared.bucket_width(span or shared.span_of(events))
-    numbers = events.where("value IS NOT NULL")
-    largest = (
-        numbers.groupBy("type_path")
-        .agg(sf.count("*").alias("all"), sf.max_by("payload", id_order()).alias("payload"))
-        .orderBy(sf.desc("all"), "type_path")
-        .limit(limits.REPORT_VALUE_TYPES)
-        .select("type_path", _unit(value_path).alias("unit"))
-    )
-    weighted = _weighted(numbers.join(sf.broadcast(largest), on="type_path", how="inner"), width)
-    return _by_bucket(weighted).select(
-        "type_path",
-        "bucket",
-        sf.lit(width.total_seconds()).alias("bucket_s"),
-        *("count", "min", "max", "mean", "first", "last"),
-        sf.coalesce(_within("weighted", "low", "high"), "mean").alias("time_mean"),
-        "unit",
-    )
+    width = width or shared.bucket_width(span or shared.span_of(events), origin_us)
+    shown = relations.rows(query(_largest(), events=events))
+    units = [(row["type_path"], find_unit(row["payload"], value_path)) for row in shown]
+    largest = ", ".join(f"({text(events, i)}, {text(events, unit)})" for i, unit in units)
+    none = f"({text(events, None)}, {text(events, None)})"
+    return query(_by_bucket(largest or none, width, origin_us), events=events)
 
 
-def _unit(value_path: str) -> Column:
-    """Text of the key ``unit`` beside the number of a payload; null: none, or it is cut."""
-    keys = parse(value_path)
-    if not keys:
-        return sf.lit(None).cast("string")
-    path = "".join(f"['{key}']" for key in (*keys[:-1], "unit"))
-    return sf.get_json_object("payload", f"${path}")
-
-
-def _weighted(numbers: DataFrame, width: timedelta) -> DataFrame:
-    """Numbers with weights: the parts of the bucket that each and the previous one hold."""
-    in_order = Window.partitionBy("type_path").orderBy(*ORDER)
-    width_us = to_us(width)
-    begin, end = sf.col("bucket_us"), sf.col("bucket_us") + width_us
-    held = sf.least(us("next"), end) - us("timestamp")
-    before = sf.when(us("previous") < begin, us("timestamp") - begin)
-    return (
-        numbers.select(
-            "type_path",
-            "unit",
-            "value",
-            *ORDER,
-            shared.bucket(width).alias("bucket"),
-            shared.bucket_us(width).alias("bucket_us"),
+def _largest() -> str:
+    """The types with most numbers, each with the payload of its last number."""
+    return f"""
+        WITH numbers AS (
+            SELECT type_path, timestamp, {", ".join(ID)}, payload FROM {{events}}
+            WHERE value IS NOT NULL
+        ), largest AS (
+            SELECT type_path AS shown, count(*) AS number, max(timestamp) AS last FROM numbers
+            GROUP BY type_path ORDER BY number DESC, type_path LIMIT {limits.REPORT_VALUE_TYPES}
+        ), latest AS (
+            SELECT /*+ BROADCAST(largest) */ type_path, payload,
+                row_number() OVER (PARTITION BY type_path ORDER BY {LATEST_FIRST}) AS place
+            FROM numbers JOIN largest ON type_path = shown AND timestamp = last
         )
-        .select(
-            "*",
-            sf.lead("timestamp").over(in_order).alias("next"),
-            sf.lag("timestamp").over(in_order).alias("previous"),
-            sf.lag("value").over(in_order).alias("previous_value"),
+        SELECT type_path, payload FROM latest WHERE place = 1
+    """
+
+
+def _by_bucket(largest: str, width: timedelta, origin_us: int) -> str:
+    """Numbers of the largest types, rows ``(type_path, unit)``, in each bucket.
+
+    Weights are parts of a bucket, so that the sum does not grow with them: a number holds for
+    ``held`` of its bucket, and the one before it until then, if that is of an earlier bucket.
+    """
+    n_us = to_us(width)
+    return f"""
+        WITH numbers AS (
+            SELECT /*+ BROADCAST(largest) */ type_path, unit, value, unix_micros(timestamp) AS us,
+                {shared.bucket_us("unix_micros(timestamp)", width, origin_us)} AS bucket_us,
+                {", ".join(ID)}
+            FROM {{events}} JOIN (SELECT * FROM (VALUES {largest}) AS types(shown, unit)) AS largest
+                ON type_path = shown
+            WHERE value IS NOT NULL
+        ), ordered AS (
+            SELECT type_path, unit, value, us, bucket_us, row_number() OVER in_order AS number,
+                lead(us) OVER in_order AS next_us, lag(us) OVER in_order AS previous_us,
+                lag(value) OVER in_order AS previous_value
+            FROM numbers
+            WINDOW in_order AS (PARTITION BY type_path ORDER BY us, {", ".join(ID)})
+        ), weighted AS (
+            SELECT type_path, unit, value, bucket_us, number,
+                CASE WHEN next_us IS NULL THEN 0e0
+                    ELSE (least(next_us, bucket_us + {n_us}) - us) / {n_us} END AS held,
+                CASE WHEN previous_us < bucket_us
+                    THEN (us - bucket_us) / {n_us} ELSE 0e0 END AS held_before,
+                CASE WHEN previous_us < bucket_us AND us > bucket_us
+                    THEN previous_value END AS value_before
+            FROM ordered
+        ), summed AS (
+            SELECT type_path, unit, bucket_us, count(*) AS count, min(value) AS min,
+                max(value) AS max, avg(value) AS plain_mean, avg(value * {_TINY}) AS tiny_mean,
+                min_by(value, number) AS first, max_by(value, number) AS last,
+                sum(value * held + coalesce(value_before, 0e0) * held_before) AS total,
+                sum(held + held_before) AS weight, min(least(value, value_before)) AS low,
+                max(greatest(value, value_before)) AS high
+            FROM weighted GROUP BY type_path, unit, bucket_us
+        ), means AS (
+            SELECT *, CASE WHEN abs(plain_mean) <= {_MAX} THEN plain_mean
+                ELSE {_within(f"tiny_mean / {_TINY}", "min", "max")} END AS mean
+            FROM summed
         )
-        .select(
-            "*",
-            sf.coalesce(sf.when(sf.isnotnull("next"), held) / width_us, sf.lit(0.0)).alias("held"),
-            sf.coalesce(before / width_us, sf.lit(0.0)).alias("before"),
-        )
-    )
+        SELECT type_path, {shared.moment_of_bucket("bucket_us")} AS bucket,
+            {shared.width_s(width)} AS bucket_s, count, min, max, mean, first, last,
+            CASE WHEN weight > 0 THEN {_within("total / weight", "low", "high")}
+                ELSE mean END AS time_mean,
+            unit
+        FROM means ORDER BY type_path, bucket_us
+    """
 
 
-def _by_bucket(weighted: DataFrame) -> DataFrame:
-    # weights are parts of a bucket, so that the sum does not grow with them
-    total = sf.sum(
-        sf.col("value") * sf.col("held")
-        + sf.coalesce(sf.col("previous_value"), sf.lit(0.0)) * sf.col("before")
-    )
-    weight = sf.sum(sf.col("held") + sf.col("before"))
-    taken_over = sf.when(sf.col("before") > 0, sf.col("previous_value"))
-    return (
-        weighted.groupBy("type_path", "unit", "bucket")
-        .agg(
-            sf.count("*").alias("count"),
-            sf.min("value").alias("min"),
-            sf.max("value").alias("max"),
-            sf.avg("value").alias("plain_mean"),
-            (sf.avg(sf.col("value") * _TINY) / _TINY).alias("safe_mean"),
-            sf.min_by("value", id_order()).alias("first"),
-            sf.max_by("value", id_order()).alias("last"),
-            sf.try_divide(total, weight).alias("weighted"),
-            sf.min(sf.least("value", taken_over)).alias("low"),
-            sf.max(sf.greatest("value", taken_over)).alias("high"),
-        )
-        .select("*", _mean().alias("mean"))
-        .orderBy("type_path", "bucket")
-    )
-
-
-def _mean() -> Column:
-    """Mean of numbers, which is finite even if their sum overflows a double."""
-    plain = sf.col("plain_mean")
-    is_finite = sf.abs(plain) < float("inf")  # NaN is larger
-    return sf.when(is_finite, plain).otherwise(_within("safe_mean", "min", "max"))
-
-
-def _within(number: str, low: str, high: str) -> Column:
+def _within(number: str, low: str, high: str) -> str:
     """A mean, clipped to the bounds of its numbers: rounding may lead beyond them."""
-    inside = sf.least(sf.greatest(number, low), high)
-    return sf.when(sf.isnotnull(number), inside)
+    return f"least(greatest({number}, {low}), {high})"
 
 
 # --- on the page --------------------------------------------------------------------------
@@ -167,6 +154,9 @@ def _band(name: str, rows: Sequence[views.Row], domain: views.Domain) -> views.C
         if len(run) == 1 or len(rows) <= 40:
             for mark in marks[-len(run) :]:
                 mark["point"] = mark["mean"]
+        elif views.LINK in run[0]:  # a line has only one link, points have theirs
+            for mark in marks[-len(run) :]:
+                mark["unseen"] = mark["mean"]
         marks.append({"time": marks[-1]["time"] + 1})  # without numbers: the line breaks
     bounds = [mark[i] for mark in marks if "mean" in mark for i in ("least", "largest")]
     tips = views.tooltip(begin="when", mean="shown", range="range", numbers="count")
@@ -180,12 +170,14 @@ def _band(name: str, rows: Sequence[views.Row], domain: views.Domain) -> views.C
         ),
         "mean": ({"type": "line", "strokeWidth": 1.8}, {}),
         "point": ({"type": "point", "filled": True, "size": 18, "color": blue}, {}),
+        "unseen": ({"type": "point", "filled": True, "size": 60, "opacity": 0}, {}),
     }
     layer = [
         {
             "mark": mark,
             "encoding": {"y": views.numbers_axis(field, bounds), "tooltip": tips}
-            | ({"y2": end} if end else {}),
+            | ({"y2": end} if end else {})
+            | (views.href(marks) if mark["type"] == "point" else {}),
         }
         for field, (mark, end) in layers.items()
         if any(field in i for i in marks)  # Vega warns of a layer without marks
@@ -207,6 +199,7 @@ def _mark(row: views.Row) -> views.Spec:
         "shown": formats.number(row["mean"]) + unit,
         "range": f"{formats.number(row['min'])} to {formats.number(row['max'])}{unit}",
         "count": formats.count(row["count"]),
+        **views.linked(row),
     }
 
 
@@ -228,7 +221,9 @@ REPORT: Final = views.Report(
     "values",
     "Values",
     "Numbers in payloads, by type and time.",
-    lambda events, i: values(events, span=i.extent.span, value_path=i.value_path),
+    lambda events, i: values(
+        events, span=i.extent.span, value_path=i.value_path, origin_us=i.origin_us
+    ),
     _view,
     views.columns(
         type_path="Type: path", bucket="From: moment", count="Numbers: count", min="Least: number",
@@ -236,8 +231,15 @@ REPORT: Final = views.Report(
         first="First: number", last="Last: number", unit="Unit: text",
     ),
     # of all types, also of those that are left out
-    totals=lambda events, _: events.agg(
-        sf.count("value").alias("numbers"),
-        sf.count_distinct(sf.when(sf.isnotnull("value"), sf.col("type_path"))).alias("types"),
+    totals=lambda events, _: query(
+        "SELECT count(value) AS numbers,"
+        " count(DISTINCT CASE WHEN value IS NOT NULL THEN type_path END) AS types"
+        " FROM {events}", events=events,
+    ),
+    needs=("type_path", "timestamp", *ID, "payload", "value"),
+    figures=views.columns(numbers="Numbers: count", types="Types: count"),
+    behind=lambda row: links.of_type(
+        row["type_path"], row["bucket"],
+        row["bucket"] + timedelta(seconds=row["bucket_s"], microseconds=-1),
     ),
 )  # fmt: skip

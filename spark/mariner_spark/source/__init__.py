@@ -23,7 +23,7 @@ from typing_extensions import override
 from mariner_spark import schema as schemas
 from mariner_spark.source import network, options, snapshots, store
 from mariner_spark.source.options import Options
-from mariner_spark.source.rows import without_out_of_range
+from mariner_spark.source.rows import Columns, without_out_of_range
 from mariner_spark.source.snapshots import DriverProcess
 from mariner_spark.source.stream import StreamReader
 
@@ -96,15 +96,16 @@ class BatchReader(DataSourceReader):
 
     @override
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        batches = self._read(partition, schemas.arrow_schema(self._schema))
+        columns = Columns(schemas.arrow_schema(self._schema), self._options.value_path)
+        batches = self._read(partition, columns)
         return batches if self._options.keeps_all_times else without_out_of_range(batches)
 
-    def _read(self, partition: InputPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def _read(self, partition: InputPartition, columns: Columns) -> Iterator[pa.RecordBatch]:
         parsed = self._options
         if isinstance(partition, store.StorePartition):
-            yield from store.read(partition, parsed.selection, schema)
+            yield from store.read(partition, parsed.selection, columns)
         elif isinstance(partition, network.NetworkPartition):
-            yield from network.read(parsed.gateway, partition, parsed.selection, schema)
+            yield from network.read(parsed.gateway, partition, parsed.selection, columns)
 
 
 class EmptyPartition(InputPartition):

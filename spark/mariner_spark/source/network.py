@@ -19,7 +19,7 @@ from eventer_bridge.model import INT64_MIN, Event, Order, QueryTimeseriesParams,
 from mariner_spark import limits, times
 from mariner_spark.source.gateway import GatewayClient, PagedParams
 from mariner_spark.source.options import GatewayOptions, Selection
-from mariner_spark.source.rows import event_batches
+from mariner_spark.source.rows import Columns, event_batches
 from mariner_spark.source.server_events import after, after_session, find_last, split_sessions
 from mariner_spark.times import Interval
 
@@ -49,14 +49,14 @@ def plan(options: GatewayOptions, selection: Selection, n_partitions: int | None
 
 
 def read(
-    options: GatewayOptions, partition: NetworkPartition, selection: Selection, schema: pa.Schema
+    options: GatewayOptions, partition: NetworkPartition, selection: Selection, columns: Columns
 ) -> Iterator[pa.RecordBatch]:
     """Read a partition; raises as :func:`plan`, also if the connection was lost."""
     accept = _make_filter(partition, selection)
     with GatewayClient(options) as gateway:
         for page in gateway.pages(partition.params, lambda event: _is_after(partition, event)):
             events = page if accept is None else list(filter(accept, page))
-            yield from event_batches(events, schema)
+            yield from event_batches(events, columns)
 
 
 def last_timestamp(options: GatewayOptions, time: Interval) -> Timestamp | None:

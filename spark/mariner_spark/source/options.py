@@ -27,7 +27,7 @@ from eventer_bridge import moments, tls
 from eventer_bridge.errors import ConfigurationError, InvalidSubscriptionError
 from eventer_bridge.model import INT64_MAX, INT64_MIN, EventId, EventType
 from eventer_bridge.subscription import Subscription
-from mariner_spark import limits, times, type_path
+from mariner_spark import limits, times, type_path, values
 from mariner_spark.errors import OptionError
 from mariner_spark.times import Interval
 
@@ -250,6 +250,14 @@ def _parse_starting(text: str) -> Mapping[str, Any] | str:
     return encode_offsets(*decode_offsets(data))
 
 
+def _parse_value_path(text: str) -> str:
+    try:
+        values.parse(text)
+    except OptionError as e:
+        raise ValueError(e.reason.partition(": ")[2]) from e
+    return text
+
+
 _STRING: Final = _Kind(str, _string, "a string")
 _HOSTS: Final = _Kind(_parse_hosts, _string, "HOST or HOST:PORT")
 NULL: Final = "null"
@@ -280,6 +288,7 @@ _TYPES: Final = _Kind(
 _SERVERS: Final = _Kind(_parse_servers, _servers, "an id, or a list of ids")
 _FIRST: Final = _moment(times.parse)
 _LAST: Final = _moment(times.parse_last)
+_VALUE_PATH: Final = _Kind(_parse_value_path, _string, "a string")
 _STARTING: Final = _Kind(_parse_starting, _string, "a string")
 
 # --- the list -----------------------------------------------------------------------------
@@ -416,6 +425,9 @@ class Options:
     partitions: int | None = field(default=None, metadata=_option(
         _number(1, limits.MAX_PARTITIONS), _For.TASKS, "number of tasks; default: one per"
         " processor from a store, 2 from a gateway"))
+    value_path: str = field(default=values.DEFAULT_PATH, metadata=_option(
+        _VALUE_PATH, _For.TASKS, "path in JSON payloads to the numbers of the column `value`;"
+        " default: `$.value`"))
     starting_offsets: Mapping[str, Any] | str = field(default="earliest", metadata=_option(
         _STARTING, _For.STREAM, "where a new query begins: `earliest` (the default), `latest`, or"
         " offsets, see below", name="startingOffsets", argument=""))

@@ -1,11 +1,13 @@
 """Events as Arrow columns: those of a gateway's answer, and rows of a store.
 
+Figures about payloads (``schema.FIGURES``) are found here, where the payloads are.
+
 Rows of a store are decoded a batch at once, by the layouts in ``keys`` of the backend.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, cached_property
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +18,8 @@ from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.errors import StoreDamagedError
 from eventer_bridge.model import BinaryPayload, Event, EventType, JsonPayload, Timestamp
-from mariner_spark import limits, times, type_path
+from mariner_spark import limits, times, type_path, values
+from mariner_spark import schema as schemas
 from mariner_spark.source.options import Selection
 
 JSON: Final = "json"
@@ -27,12 +30,54 @@ class Rows(Protocol):
     """Some events. Only the columns that are read are ever built."""
 
     def column(self, field: pa.Field) -> pa.Array:
-        """The column with the name and the Arrow type of a field."""
+        """The column of ``schema.SCHEMA`` with the name and the Arrow type of a field."""
+
+    def payload_bytes(self) -> NDArray[np.int64]:
+        """Size of each payload."""
 
 
-def make_batch(rows: Rows, schema: pa.Schema) -> pa.RecordBatch:
-    """A batch of the columns of a schema."""
-    return pa.RecordBatch.from_arrays([rows.column(field) for field in schema], schema=schema)
+class Columns(NamedTuple):
+    """Columns to read: the schema of a batch, and where the numbers of payloads are."""
+
+    schema: pa.Schema
+    value_path: str = values.DEFAULT_PATH
+
+
+def make_batch(rows: Rows, columns: Columns) -> pa.RecordBatch:
+    """A batch of some columns."""
+    figures = _Figures(rows, columns.value_path)
+    arrays = [
+        figures.column(field) if field.name in schemas.FIGURES.names else rows.column(field)
+        for field in columns.schema
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=columns.schema)
+
+
+class _Figures:
+    """Figures about the payloads of some events, found on demand."""
+
+    def __init__(self, rows: Rows, value_path: str) -> None:
+        self._rows = rows
+        self._value_path = value_path
+
+    @cached_property
+    def _texts(self) -> pa.Array:
+        return self._rows.column(pa.field("payload_json", pa.string()))
+
+    @cached_property
+    def _numbers(self) -> values.Numbers:
+        return values.find(self._texts, self._value_path)
+
+    def column(self, field: pa.Field) -> pa.Array:
+        match field.name:
+            case "payload":
+                return pc.utf8_slice_codeunits(self._texts, 0, limits.REPORT_PAYLOAD_CHARACTERS)
+            case "payload_bytes":
+                return pa.array(self._rows.payload_bytes(), field.type)
+            case "value":
+                return self._numbers.values
+            case _:
+                return self._numbers.unread
 
 
 def _type_column(field: pa.Field, types: Sequence[EventType], indices: pa.Array) -> pa.Array:
@@ -63,10 +108,10 @@ def without_out_of_range(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Recor
 # --- events of a gateway ------------------------------------------------------------------
 
 
-def event_batches(events: Sequence[Event], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def event_batches(events: Sequence[Event], columns: Columns) -> Iterator[pa.RecordBatch]:
     """Events in batches of ``limits.BATCH_ROWS``."""
     for begin in range(0, len(events), limits.BATCH_ROWS):
-        yield make_batch(EventRows(events[begin : begin + limits.BATCH_ROWS]), schema)
+        yield make_batch(EventRows(events[begin : begin + limits.BATCH_ROWS]), columns)
 
 
 class EventRows:
@@ -81,6 +126,10 @@ class EventRows:
             indices = [index_of.setdefault(i.type, len(index_of)) for i in self._events]
             return _type_column(field, list(index_of), pa.array(indices))
         return _EVENT_COLUMNS[field.name](self._events, field.type)
+
+    def payload_bytes(self) -> NDArray[np.int64]:  # noqa: D102  # Rows
+        payloads = [i.payload for i in self._events]
+        return np.array([0 if i is None else len(i.data) for i in payloads], np.int64)
 
 
 def _source_timestamps(events: Sequence[Event], arrow_type: pa.DataType) -> pa.Array:
@@ -177,15 +226,28 @@ class StoreRows:
         """The column of a field; raises StoreDamagedError."""
         return _STORE_COLUMNS[field.name](self, field)
 
+    def payload_bytes(self) -> NDArray[np.int64]:
+        """Size of each payload; raises StoreDamagedError."""
+        is_json = (self._flags & keys.JSON_FLAG) != 0
+        found = np.where(is_json, self._packed[2] - self._begins, 0).astype(np.int64)
+        for row in np.flatnonzero(self._flags & keys.BINARY_FLAG).tolist():
+            payload = self._binary_payloads[row]
+            found[row] = 0 if payload is None else len(payload.data)
+        return found
+
+    @cached_property
+    def _begins(self) -> NDArray[np.int64]:
+        """Size of each value before the payload."""
+        return np.where(self._has_source, _SOURCED, keys.VALUE_HEAD_BYTES)
+
     def _types(self, field: pa.Field) -> pa.Array:
         numbers, indices = np.unique(self._keys["type"], return_inverse=True)
         types = self._names([keys.encode_type_id(int(i)) for i in numbers])
         return _type_column(field, types, pa.array(indices))
 
     def _json(self, field: pa.Field) -> pa.Array:
-        begins = np.where(self._has_source, _SOURCED, keys.VALUE_HEAD_BYTES)
         is_json = (self._flags & keys.JSON_FLAG) != 0
-        texts = [i[begin:] for i, begin in zip(self._values, begins.tolist(), strict=True)]
+        texts = [i[begin:] for i, begin in zip(self._values, self._begins.tolist(), strict=True)]
         try:
             return pa.array(texts, field.type, mask=None if is_json.all() else ~is_json)
         except pa.ArrowInvalid as e:

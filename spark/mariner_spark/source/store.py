@@ -33,7 +33,7 @@ from mariner_spark import limits
 from mariner_spark.errors import OptionError
 from mariner_spark.source import snapshots
 from mariner_spark.source.options import Selection
-from mariner_spark.source.rows import StoreRows, make_batch
+from mariner_spark.source.rows import Columns, StoreRows, make_batch
 from mariner_spark.source.snapshots import DriverProcess
 from mariner_spark.times import Interval
 
@@ -106,8 +106,14 @@ def plan(
         return [StorePartition(snapshot, runs, begin, end) for begin, end in slices]
 
 
+def count(path: Path, driver: DriverProcess) -> int:
+    """Number of events in a store, an estimate; raises as :func:`plan`."""
+    with _new_snapshot(path, driver) as (_, store):
+        return store.n_events()
+
+
 def read(
-    partition: StorePartition, selection: Selection, schema: pa.Schema
+    partition: StorePartition, selection: Selection, columns: Columns
 ) -> Iterator[pa.RecordBatch]:
     """Read a partition; raises SnapshotError if the snapshot is gone, StorageError."""
     snapshots.touch(partition.snapshot)
@@ -124,7 +130,7 @@ def read(
                 rows = StoreRows(
                     list(compress(row_keys, wanted)), list(compress(values, wanted)), names.of
                 )
-            yield make_batch(rows, schema)
+            yield make_batch(rows, columns)
 
 
 class TypeNames:

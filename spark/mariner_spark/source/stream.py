@@ -38,7 +38,7 @@ from mariner_spark.errors import DataLossError, GatewayUnavailableError, History
 from mariner_spark.source import server_events
 from mariner_spark.source.gateway import Backoff, GatewayClient, GatewayPool, Pages, ReplayRequest
 from mariner_spark.source.options import Offsets, Options, decode_offsets, encode_offsets
-from mariner_spark.source.rows import event_batches, without_out_of_range
+from mariner_spark.source.rows import Columns, event_batches, without_out_of_range
 from mariner_spark.source.server_events import ServerHistory, after, from_event
 
 mlog = logging.getLogger(__name__)
@@ -125,7 +125,8 @@ class StreamReader(DataSourceStreamReader, datasource.SupportsTriggerAvailableNo
     @override
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, StreamPartition)
-        batches = read(self._options, partition, schemas.arrow_schema(self._schema))
+        columns = Columns(schemas.arrow_schema(self._schema), self._options.value_path)
+        batches = read(self._options, partition, columns)
         return batches if self._options.keeps_all_times else without_out_of_range(batches)
 
     def batches(self, start: dict[str, Any], *, ends: bool) -> Iterator[Sequence[InputPartition]]:
@@ -388,7 +389,7 @@ def plan(
     return [dataclasses.replace(batch, start=i, end=j) for i, j in edges]
 
 
-def read(options: Options, batch: StreamPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def read(options: Options, batch: StreamPartition, columns: Columns) -> Iterator[pa.RecordBatch]:
     """Read a partition; resumes on another gateway if need be, until it is complete.
 
     Raises OptionError if a gateway refuses this client, MarinerError or SourceError if one violated
@@ -405,7 +406,7 @@ def read(options: Options, batch: StreamPartition, schema: pa.Schema) -> Iterato
                 backoff.wait(gateways.reasons or f"no gateway has all up to {_text(batch.end)}")
                 continue
             backoff = Backoff()
-            yield from event_batches(events, schema)
+            yield from event_batches(events, columns)
 
 
 class _PartitionReader:

@@ -15,7 +15,7 @@ from mariner_spark.lake import writer
 from mariner_spark.lake.tables import EVENTS, Lake
 from mariner_spark.lake.writer import Position, Written, write_new
 from mariner_spark.lake.writer import append as append_files
-from mariner_spark.source.rows import EventRows, make_batch
+from mariner_spark.source.rows import Columns, EventRows, make_batch
 from tests.spark.support import COLUMNS, Row, in_order, many_events
 
 
@@ -56,7 +56,7 @@ def write(root: Path | str, *parts: Sequence[Event], value_path: str | None = No
 def _batches(part: Sequence[Event]) -> list[pa.RecordBatch]:
     """Events as a source gives them."""
     arrow_schema = schema.arrow_schema(schema.WITHOUT_TYPE)
-    batches = [make_batch(EventRows(part), arrow_schema)] if part else []
+    batches = [make_batch(EventRows(part), Columns(arrow_schema))] if part else []
     found: list[pa.RecordBatch] = pa.Table.from_batches(batches, arrow_schema).to_batches(7)
     return found
 

@@ -20,8 +20,7 @@ from mariner_spark import type_path
 from mariner_spark.errors import LakeError, OptionError
 from mariner_spark.lake import maintenance
 from mariner_spark.lake.maintenance import compact
-from mariner_spark.lake.tables import EVENTS, VALUES, Lake
-from mariner_spark.reader import read_events
+from mariner_spark.lake.tables import EVENTS, Lake
 from tests.spark.lake.support import append, draw_events, opened
 from tests.spark.support import COLUMNS, in_order, plain_events, rows_of
 from tests.spark.support import read as rows_by_spark
@@ -178,10 +177,21 @@ def test_versions(spark: SparkSession, lake: Path) -> None:
         mariner_spark.read(spark, store=lake, version=1)
 
 
-def test_a_derived_table(spark: SparkSession, lake: Path) -> None:
-    frame = read_events(spark, str(lake), table=VALUES)
-    assert frame.columns == ["type_path", "timestamp", "value"]
-    assert frame.count() == 1_000
+def test_every_change_is_read_once_by_version(tmp_path: Path, monkeypatch: Any) -> None:
+    """Beside compactions and vacuums of files that no table has."""
+    monkeypatch.chdir(tmp_path)
+    root, ids, names = Path("lake"), [], {"seen": -1}
+    for n in range(50, 301, 50):
+        append(root, plain_events(n))
+        if n % 100:
+            compact(str(root))
+            append(root, plain_events(n + 20))
+        names = run("load_cdf", names)
+        found = names["changes"].to_pylist()
+        assert {i["_change_type"] for i in found} == {"insert"}
+        ids += [(i["session"], i["instance"]) for i in found]
+    assert sorted(ids) == [(i.id.session, i.id.instance) for i in plain_events(300)]
+    assert names["seen"] == opened(root).version()
 
 
 def run(word: str, names: dict[str, Any]) -> dict[str, Any]:
@@ -193,11 +203,14 @@ def run(word: str, names: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_examples(spark: SparkSession, lake: Path) -> None:
-    found = run("mariner_spark", {})
+    found = run("import mariner_spark", {})
     assert (found["events"].count(), found["before"].count()) == (1_000, 200)
+    assert found["quarters"].count() == 223
+    assert len(run("create_views", found)["hottest"].collect()) == 1
     assert len(run("polars", {})["events"]) == 1_000
-    assert len(run("to_pandas", {})["values"]) == 1_000
+    assert len(run("to_pandas", {})["hours"]) == 56
     assert run("to_pyarrow_dataset", {})["count"].fetchall() == [("site/0/d0", 1_000)]
+    assert len(run("load_cdf", {"seen": 1})["changes"]) == 800
     duckdb.sql("SET autoinstall_known_extensions = false")  # it would come over the network
     assert len(run("delta_scan", {})["scanned"]) == 1_000
     assert isinstance(DeltaTable(lake / "events").version(), int)

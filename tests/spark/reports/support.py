@@ -5,14 +5,18 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import pyarrow as pa
 import pyarrow.parquet
 from click.testing import CliRunner, Result
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
+from duckdb import DuckDBPyConnection
+from pyspark.sql import SparkSession
 
 from mariner.cli import main
-from mariner_spark.schema import SCHEMA
+from mariner_spark.reports import relations
+from mariner_spark.reports.relations import Relation
+from mariner_spark.schema import SCHEMA, arrow_schema
 from mariner_spark.times import to_datetime
+from mariner_spark.values import DEFAULT_PATH, find_numbers
 
 S: Final = 1_000_000
 MINUTE: Final = 60 * S
@@ -46,9 +50,18 @@ COLUMNS: Final = {
 """Columns of each report."""
 
 
-def shape(schema: StructType) -> str:
+_NAMES: Final = {
+    pa.string(): "string",
+    pa.int64(): "bigint",
+    pa.float64(): "double",
+    pa.bool_(): "boolean",
+    pa.timestamp("us", "UTC"): "timestamp",
+}
+
+
+def shape(schema: pa.Schema) -> str:
     """A schema as :data:`COLUMNS` has it."""
-    return ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in schema)
+    return ", ".join(f"{field.name} {_NAMES[field.type]}" for field in schema)
 
 
 class E(NamedTuple):
@@ -63,8 +76,11 @@ class E(NamedTuple):
     instance: int = 1
 
 
-def frame(spark: SparkSession, events: Iterable[E]) -> DataFrame:
-    """Data frame of events; sessions that are not given rise by one an event."""
+def frame(engine: SparkSession | DuckDBPyConnection, events: Iterable[E]) -> Any:
+    """Relation of events; sessions that are not given rise by one an event.
+
+    Spark's has the columns of the source, DuckDB's those of a lake.
+    """
     rows = []
     for number, event in enumerate(events, 1):
         payload = event.payload
@@ -84,16 +100,20 @@ def frame(spark: SparkSession, events: Iterable[E]) -> DataFrame:
                 "payload_binary": payload if kind == "binary" else None,
             }
         )
-    return spark.createDataFrame(rows, SCHEMA).coalesce(1)
+    if isinstance(engine, SparkSession):
+        return engine.createDataFrame(rows, SCHEMA).coalesce(1)
+    table = pa.Table.from_pylist(rows, arrow_schema(SCHEMA))
+    numbers = find_numbers(table.column("payload_json").combine_chunks(), DEFAULT_PATH)
+    return engine.from_arrow(table.append_column("value", numbers))
 
 
 def at(us: int) -> datetime:
     return to_datetime(us)
 
 
-def rows(report: DataFrame) -> list[tuple[Any, ...]]:
+def rows(report: Relation) -> list[tuple[Any, ...]]:
     """Rows of a report, in its order."""
-    return [tuple(row.values()) for row in report.toArrow().to_pylist()]
+    return [tuple(row.values()) for row in relations.rows(report)]
 
 
 class Reported(NamedTuple):

@@ -6,7 +6,7 @@ All lives are told by one report, each by a server of its own: they do not know 
 from typing import Any, Final, NamedTuple
 
 import pytest
-from pyspark.sql import SparkSession
+from duckdb import DuckDBPyConnection
 
 from mariner_spark import limits
 from mariner_spark.reports.availability import availability, runs
@@ -174,11 +174,11 @@ def lived_by(server: int, events: list[E]) -> list[E]:
 
 
 @pytest.fixture(scope="module")
-def report(spark: SparkSession) -> list[tuple[Any, ...]]:
+def report(duck: DuckDBPyConnection) -> list[tuple[Any, ...]]:
     """Runs of all servers, which are numbered from 1 on."""
     lives = enumerate(LIVES.values(), 1)
     events = [event for server, life in lives for event in lived_by(server, life.events)]
-    return rows(runs(frame(spark, events)))
+    return rows(runs(frame(duck, events)))
 
 
 @pytest.fixture(scope="module")
@@ -208,13 +208,13 @@ def test_the_latest_runs_come_first(report: list[tuple[Any, ...]]) -> None:
 
 
 def test_short_connections_leave_the_engines_in(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    duck: DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "REPORT_ROWS", 2)
     events = [engine(0, "STARTED")]
     for i in range(1, 9, 2):
         events += [client(i, "a", "CONNECTED"), client(i + 1, "a", "DISCONNECTED")]
-    found = rows(runs(frame(spark, lived_by(1, events))))
+    found = rows(runs(frame(duck, lived_by(1, events))))
     assert [(kind, (begin - at(T0)).seconds) for _, kind, _, begin, *_ in found] == [
         ("eventer", 7),
         ("eventer", 5),
@@ -222,7 +222,7 @@ def test_short_connections_leave_the_engines_in(
     ]
 
 
-def test_availability(spark: SparkSession) -> None:
+def test_availability(duck: DuckDBPyConnection) -> None:
     events = [
         engine(0, "STARTED"),
         client(2, "a", "CONNECTED"),
@@ -235,7 +235,7 @@ def test_availability(spark: SparkSession) -> None:
     ]
     both = lived_by(1, events) + lived_by(2, [other(0)])
     first, last = at(T0), at(T0 + 100 * S)
-    assert rows(availability(frame(spark, both))) == [
+    assert rows(availability(frame(duck, both))) == [
         # killed after 2 s, then 40 to 70, then 80 to the end
         (1, "engine", None, 3, 1, first, last, 52.0, 48.0, 0.52, 38.0, True),
         (2, "engine", None, 1, 0, first, first, 0.0, 0.0, None, None, True),

@@ -12,8 +12,6 @@ import pyarrow.parquet
 import pytest
 from click.testing import Result
 from msgspec.structs import replace
-from pyspark.sql import SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from eventer_bridge.model import Event, EventId, JsonPayload, Timestamp
 from mariner_spark import type_path
@@ -51,7 +49,7 @@ def test_all_reports_of_a_store(reported: Reported) -> None:
         text = pyarrow.csv.read_csv(folder / f"{name}.csv")
         stored = pyarrow.parquet.read_table(folder / f"{name}.parquet")
         assert (text.column_names, text.num_rows) == (stored.column_names, stored.num_rows)
-        assert shape(from_arrow_schema(stored.schema)) == COLUMNS[name]
+        assert shape(stored.schema) == COLUMNS[name]
     page = (folder / "report.html").read_text(encoding="utf-8")
     assert f"<dd>{N_EVENTS}</dd>" in page
     assert f"<dd>{store}</dd>" in page
@@ -81,7 +79,7 @@ def test_some_reports_of_some_events(reported: Reported, tmp_path: Path) -> None
     assert "<dd>2025-01-01T00:01:00.000000Z</dd>" in page
 
 
-def test_gaps_of_some_types_last_until_the_end_of_all(spark: SparkSession, tmp_path: Path) -> None:
+def test_gaps_of_some_types_last_until_the_end_of_all(tmp_path: Path) -> None:
     steady, silent = (
         [
             Event(EventId(1, first + i, 1), (name,), Timestamp(-100 + first + i, 0), None, None)
@@ -113,7 +111,7 @@ def test_no_events(reported: Reported, tmp_path: Path) -> None:
     assert "No events: nothing that was asked for is there." in page
 
 
-def test_hostile_events(spark: SparkSession, tmp_path: Path) -> None:
+def test_hostile_events(tmp_path: Path) -> None:
     name = "</script><script>alert(1)</script>"
     event_type = (name, "a/b~", "\u2028")
     payload = JsonPayload.of({"value": 1, "a": name})
@@ -130,7 +128,7 @@ def test_hostile_events(spark: SparkSession, tmp_path: Path) -> None:
     assert page.count("</script>") == 3
 
 
-def test_text_that_a_spreadsheet_would_run(spark: SparkSession, tmp_path: Path) -> None:
+def test_text_that_a_spreadsheet_would_run(tmp_path: Path) -> None:
     harmless = ("a=1", "'=1", "", " =1")
     begins = ("=", "+", "-", "@", "\t", "\r")
     types = ["\0\0", *harmless, *(f"{i}cmd|' /C calc'!A0" for i in begins)]
@@ -155,7 +153,7 @@ def test_text_that_a_spreadsheet_would_run(spark: SparkSession, tmp_path: Path) 
     assert {i["type_path"] for i in table(tmp_path, "latest")} == set(paths)
 
 
-def test_of_a_gateway(spark: SparkSession, tmp_path: Path) -> None:
+def test_of_a_gateway(tmp_path: Path) -> None:
     async def make() -> tuple[Result, Result, Result]:
         async with served(tmp_path, plain_events(N_EVENTS)) as options:
             gateway = (
@@ -204,15 +202,15 @@ def make_lake(folder: Path, events: list[Event]) -> Path:
 
 def test_a_lake_has_numbers_of_one_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lake = make_lake(tmp_path / "lake", plain_events(1))
-    monkeypatch.setattr("mariner_spark.get_session", None)  # would not get on
+    monkeypatch.setattr("mariner_spark.reports.sources.choose", None)  # would not get on
     result = run_report("--lake", lake, "--out", tmp_path / "out", "--value-path", "$.a")
     text = "value_path: $.a: the numbers of this lake are those at $.minus"
     assert error_of(result, 2) == text
     same = run_report("--lake", lake, "--out", tmp_path / "out", "--value-path", "$['minus']")
-    assert isinstance(same.exception, TypeError)  # of the session that there is not
+    assert isinstance(same.exception, TypeError)  # of the engine that there is not
 
 
-def test_of_a_lake(spark: SparkSession, tmp_path: Path) -> None:
+def test_of_a_lake(tmp_path: Path) -> None:
     lake = make_lake(tmp_path / "lake", plain_events(N_EVENTS))
     types = [f"--type={i}" for i in ("site/0/*", "site/?/d7", "site/1/d6", "?/0/*", "x/*", "d8")]
     names = ("top", "latest", "runs")
@@ -274,10 +272,10 @@ def test_wrong_usage(arguments: list[str], message: str, tmp_path: Path) -> None
         (["--lake", "/nowhere"], "/nowhere: no lake: it has no Delta table events"),
     ],
 )
-def test_mistakes_are_told_before_spark_is_started(
+def test_mistakes_are_told_before_an_engine_is_started(
     arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mariner_spark.get_session", None)  # would not get on
+    monkeypatch.setattr("mariner_spark.reports.sources.choose", None)  # would not get on
     result = run_report(*arguments, "--out", tmp_path / "out")
     assert error_of(result, 2).startswith(message)
     assert not (tmp_path / "out").exists()

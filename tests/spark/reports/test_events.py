@@ -1,48 +1,111 @@
 """What reports have in common: prepared events, prefixes, buckets of time."""
 
 from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
+from duckdb import DuckDBPyConnection
 from pyspark.sql import SparkSession
 
+import mariner_spark
+from eventer_bridge.model import BinaryPayload, Event, EventId, JsonPayload, Timestamp
 from mariner_spark import limits, times
-from mariner_spark.reports import events
+from mariner_spark.errors import OptionError
+from mariner_spark.reader import with_value
+from mariner_spark.reports import events, relations
 from mariner_spark.reports.events import Span
-from mariner_spark.values import with_value
 from tests.spark.reports.support import MINUTE, T0, E, S, at, frame, rows
+from tests.spark.support import fill
 
 DAY = 24 * 60 * MINUTE
 
 
+LONG = '{"value": 2.5, "a": "' + "é" * 300 + '"}'
+EVENTS = [E("a/b", T0, LONG, T0 - 1), E("c", T0, b"123"), E("d", T0)]
+FIGURES = [("json", LONG[:200], 623, 2.5), ("binary", None, 3, None), (None, None, 0, None)]
+
+
 def test_payloads_become_numbers(spark: SparkSession) -> None:
-    long = '{"value": 2.5, "a": "' + "é" * 300 + '"}'
-    raw = frame(spark, [E("a/b", T0, long, T0 - 1), E("c", T0, b"123"), E("d", T0)])
+    raw = frame(spark, EVENTS)
     prepared = events.prepare(raw)
     assert prepared.columns == [
         *("server", "session", "instance", "type_path", "timestamp", "source_timestamp"),
-        *("payload_kind", "payload", "payload_bytes", "value", "value_unread"),
+        *("payload_kind", "value", "value_unread", "payload", "payload_bytes"),
     ]
     assert rows(prepared) == [
-        (1, 1, 1, "a/b", at(T0), at(T0 - 1), "json", long[:200], 623, 2.5, False),
-        (1, 2, 1, "c", at(T0), None, "binary", None, 3, None, False),
-        (1, 3, 1, "d", at(T0), None, None, None, 0, None, False),
+        (1, 1, 1, "a/b", at(T0), at(T0 - 1), "json", 2.5, False, LONG[:200], 623),
+        (1, 2, 1, "c", at(T0), None, "binary", None, False, None, 3),
+        (1, 3, 1, "d", at(T0), None, None, None, False, None, 0),
     ]
     assert events.prepare(prepared) is prepared
-    taken = events.prepare(with_value(raw, "$.nothing"))
-    assert [row[-2] for row in rows(taken)] == [None, None, None]
-    assert [row[-2] for row in rows(events.prepare(raw, "$.a"))] == [None, None, None]
+    taken = relations.rows(events.prepare(with_value(raw, "$.nothing")))
+    assert [row["value"] for row in taken] == [None, None, None]
+    found = relations.rows(events.prepare(raw, "$.a"))
+    assert [row["value"] for row in found] == [None, None, None]
 
 
-def test_span(spark: SparkSession) -> None:
-    assert events.span_of(frame(spark, [])) == Span(0, 0)
+def test_a_lake_has_the_numbers(duck: DuckDBPyConnection) -> None:
+    prepared = relations.rows(events.prepare(frame(duck, EVENTS)))
+    names = ("payload_kind", "payload", "payload_bytes", "value")
+    assert [tuple(row[i] for i in names) for row in prepared] == FIGURES
+    assert "payload_json" not in prepared[0]
+
+
+def test_the_source_has_the_same_figures(spark: SparkSession, tmp_path: Path) -> None:
+    """From a store: they are found where the payloads are."""
+    payloads = [
+        json_payload(LONG),
+        BinaryPayload("é", b"123"),
+        None,
+        json_payload('{"a": 7}'),
+        json_payload("1e999"),
+    ]
+    at_first, sources = Timestamp(0, 0), (None, Timestamp(1, 2))
+    fill(
+        tmp_path / "events",
+        [
+            Event(EventId(1, 1, i), (str(i),), at_first, sources[i % 2], payload)
+            for i, payload in enumerate(payloads, 1)
+        ],
+    )
+    names = ("payload_kind", "payload", "payload_bytes", "value", "value_unread")
+    columns = ("instance", *names)
+    found = mariner_spark.read(spark, store=tmp_path / "events", columns=columns, value_path="$.a")
+    table = sorted(relations.rows(found), key=lambda row: row["instance"])
+    assert [tuple(row.values())[1:] for row in table] == [
+        (*FIGURES[0][:3], None, False),
+        (*FIGURES[1], False),
+        (*FIGURES[2], False),
+        ("json", '{"a": 7}', 8, 7.0, False),
+        ("json", "1e999", 5, None, True),
+    ]
+    with pytest.raises(OptionError, match=r"^value_path: 'a': expected a path as \$\.value"):
+        mariner_spark.read(spark, store=tmp_path / "events", value_path="a")
+
+
+def json_payload(text: str) -> JsonPayload:
+    return JsonPayload(msgspec.Raw(text.encode()))
+
+
+def test_span(duck: DuckDBPyConnection) -> None:
+    assert events.span_of(frame(duck, [])) == Span(0, 0)
     ends = [E("a", times.MAX_US), E("a", -1), E("a", times.MIN_US)]
-    assert events.span_of(frame(spark, ends)) == Span(times.MIN_US, times.MAX_US)
+    assert events.span_of(frame(duck, ends)) == Span(times.MIN_US, times.MAX_US)
 
 
-def test_prefixes(spark: SparkSession) -> None:
+def test_prefixes(duck: DuckDBPyConnection) -> None:
     paths = ["a/b/c", "a/b", "a", "", "~", "a~1b/c/d", "//x"]
-    found = frame(spark, [E(path, T0) for path in paths]).select(events.prefix(2)).collect()
-    assert [row[0] for row in found] == ["a/b", "a/b", "a", "", "~", "a~1b/c", "/"]
+    found = computed(duck, events.prefix(2), [E(path, T0) for path in paths])
+    assert found == ["a/b", "a/b", "a", "", "~", "a~1b/c", "/"]
+
+
+def computed(duck: DuckDBPyConnection, column: str, of: list[E]) -> list[Any]:
+    """What a part of a query is of each event."""
+    sql = f"SELECT {column} FROM {{events}}"  # noqa: S608  # ours
+    found = relations.query(sql, events=frame(duck, of))
+    return [value for (value,) in rows(found)]
 
 
 @pytest.mark.parametrize(
@@ -64,12 +127,16 @@ def test_a_span_is_cut_into_few_buckets(length_us: int, width: timedelta) -> Non
     assert events.bucket_width(Span(monday, monday + length_us)) == width
 
 
-def test_all_of_time_is_cut_into_few_buckets(spark: SparkSession) -> None:
+def bucket(width: timedelta) -> str:
+    return events.moment_of_bucket(events.bucket_us("unix_micros(timestamp)", width))
+
+
+def test_all_of_time_is_cut_into_few_buckets(duck: DuckDBPyConnection) -> None:
     span = Span(times.MIN_US, times.MAX_US)
     width = events.bucket_width(span)
     assert (span.last - span.first) // events.to_us(width) < limits.REPORT_BUCKETS
-    found = frame(spark, [E("a", times.MIN_US), E("a", times.MAX_US)]).select(events.bucket(width))
-    first, last = (row["bucket"] for row in found.toDF("bucket").toArrow().to_pylist())
+    ends = [E("a", times.MIN_US), E("a", times.MAX_US)]
+    first, last = computed(duck, bucket(width), ends)
     assert first == at(times.MIN_US)
     assert at(times.MAX_US) - width < last <= at(times.MAX_US)
 
@@ -87,9 +154,6 @@ def test_all_of_time_is_cut_into_few_buckets(spark: SparkSession) -> None:
     ],
 )
 def test_buckets_begin_on_the_clock(
-    spark: SparkSession, moment: int, width: timedelta, begin: int
+    duck: DuckDBPyConnection, moment: int, width: timedelta, begin: int
 ) -> None:
-    [row] = (
-        frame(spark, [E("a", moment)]).select(events.bucket(width)).toDF("b").toArrow().to_pylist()
-    )
-    assert row["b"] == at(begin)
+    assert computed(duck, bucket(width), [E("a", moment)]) == [at(begin)]

@@ -1,5 +1,7 @@
 """Reports of nasty stores are what the oracle says: each cell, and each sentence of the page.
 
+By both engines, of a store and of a lake.
+
 Few rows count as many here, so that every report has more than it shows.
 """
 
@@ -9,8 +11,10 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, Final
 
+import pyarrow.parquet
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -20,9 +24,10 @@ from mariner_spark import limits
 from mariner_spark.cli.report import NAMES
 from mariner_spark.reports import formats
 from mariner_spark.reports.generate import REPORTS
+from tests.spark.lake.support import append
 from tests.spark.reports.nasty import nasty_store
 from tests.spark.reports.oracle import Asked, Oracle, Rows
-from tests.spark.reports.support import run_report, table
+from tests.spark.reports.support import COLUMNS, run_report, shape, table
 from tests.spark.support import EXAMPLES, few, fill, not_simplest
 
 pytestmark = pytest.mark.usefixtures("other_time_zone")  # moments are the same in any
@@ -51,29 +56,39 @@ def test_reports_say_what_the_oracle_says(
     spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, seed: int, asked: Asked
 ) -> None:
     folder = tmp_path_factory.mktemp("nasty")
-    events = nasty_store(seed)
+    events, path = nasty_store(seed), "".join(["$", *(f".{key}" for key in asked.keys)])
     fill(folder / "events", events)
+    append(folder / "lake", events, path)
+    oracle = Oracle(events, asked)
     types = [f"--type={'/'.join(i)}" for i in asked.types or ()]
-    path = "".join(["$", *(f".{key}" for key in asked.keys)])
-    with pytest.MonkeyPatch.context() as patch:
-        for name, small in _SMALL.items():
-            patch.setattr(limits, name, small)
-        result = run_report(
-            *("all", "--store", folder / "events", "--out", folder, "--value-path", path),
-            *("--depth", str(asked.depth), *types),
-        )
-        assert result.exit_code == 0, result
-        oracle = Oracle(events, asked)
-        page = (folder / "report.html").read_text(encoding="utf-8")
-        for name in NAMES:
-            rows = oracle.rows(name)
-            n_rows = {"top": limits.REPORT_TOP_TYPES, "activity": len(rows), "values": len(rows)}
-            in_files = rows[: n_rows.get(name, limits.REPORT_ROWS)]
-            if name == "runs":
-                in_files = first_of_each_kind(rows)
-            found = table(folder, name)
-            check_cells(name, found, in_files)
-            check_section(name, page, found, oracle, len(rows))
+    for source, engine in (("store", "duckdb"), ("store", "spark"), ("lake", "duckdb")):
+        origin = folder / ("events" if source == "store" else "lake")
+        out = folder / f"{source}-{engine}"
+        with pytest.MonkeyPatch.context() as patch:
+            for name, small in _SMALL.items():
+                patch.setattr(limits, name, small)
+            result = run_report(
+                *("all", f"--{source}", origin, "--engine", engine, "--out", out),
+                *("--value-path", path, "--depth", str(asked.depth), *types),
+            )
+            assert result.exit_code == 0, result
+            check_report(out, oracle)
+
+
+def check_report(folder: Path, oracle: Oracle) -> None:
+    """Whether the files of all reports, and the page, are what they should be."""
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    for name in NAMES:
+        rows = oracle.rows(name)
+        n_rows = {"top": limits.REPORT_TOP_TYPES, "activity": len(rows), "values": len(rows)}
+        in_files = rows[: n_rows.get(name, limits.REPORT_ROWS)]
+        if name == "runs":
+            in_files = first_of_each_kind(rows)
+        found = table(folder, name)
+        check_cells(name, found, in_files)
+        check_section(name, page, found, oracle, len(rows))
+        stored = pyarrow.parquet.read_table(folder / f"{name}.parquet")
+        assert shape(stored.schema) == COLUMNS[name]
     check_facts(page, oracle.facts())
 
 

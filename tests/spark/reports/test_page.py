@@ -77,7 +77,11 @@ def rows_of(name: str) -> list[dict[str, Any]]:
 TOTALS: Final[dict[str, Any]] = {
     **dict.fromkeys(("rows", "types", "events", "with_source", "numbers", "subjects"), 4),
     **dict.fromkeys(("open", "late", "future", "engines", "killed", "clients", "servers"), 2),
-    "longest": {**_BY_NAME, "type_path": HOSTILE[1], "name": HOSTILE[1], "silence_s": 1, "up_s": 1},
+    **_BY_NAME,
+    "longest": HOSTILE[1],
+    "name": HOSTILE[1],
+    "longest_s": 1,
+    "up_s": 1,
 }
 
 

@@ -13,9 +13,10 @@ from eventer_bridge.model import EventType
 from eventer_bridge.subscription import Subscription
 from mariner_spark import times, type_path
 from mariner_spark.reader import matches, type_bounds
-from mariner_spark.reports import generate
+from mariner_spark.reports import relations, sources
 from mariner_spark.reports.events import Span, extent_of, prepare
-from mariner_spark.reports.generate import REPORTS, ReportJob
+from mariner_spark.reports.generate import REPORTS
+from mariner_spark.reports.job import ReportJob
 from mariner_spark.reports.views import ReportSettings
 from tests.spark.lake.support import append
 from tests.spark.reports.support import N_EVENTS, Reported, S, table
@@ -64,13 +65,13 @@ def test_a_report_is_the_same_of_events_that_are_not_kept(
         extent=extent, end_us=extent.span.last, depth=2, with_core=False, value_path="$.value"
     )
     report = REPORTS[name]
-    found = report.first(report.find(events, settings)).toArrow().to_pylist()
-    # the command keeps them
+    found = relations.rows(report.first(report.find(events, settings)))
+    # the command keeps them, in files that DuckDB reads
     assert found == table(reported.folder, name)
     assert found or name == "gaps"
 
 
-def test_the_last_event_of_all(spark: SparkSession, reported: Reported, tmp_path: Path) -> None:
+def test_the_last_event_of_all(reported: Reported, tmp_path: Path) -> None:
     stored = plain_events(N_EVENTS)
     append(tmp_path / "lake", stored)
     last = times.to_us(stored[-1].timestamp)
@@ -80,4 +81,5 @@ def test_the_last_event_of_all(spark: SparkSession, reported: Reported, tmp_path
     ):
         for bound, expected in ((None, last), ("2025-01-01T00:00:59", last - 240 * S)):
             job = ReportJob(source, "", tmp_path, types=[("no", "such")], last=bound)
-            assert generate.last_us(spark, job) == expected
+            with sources.open_duckdb() as reader:
+                assert sources.last_us(reader, job) == expected

@@ -26,6 +26,7 @@ from mariner_spark import limits, schema, times, type_path
 from mariner_spark.errors import OptionError, SnapshotError
 from mariner_spark.source import snapshots, store
 from mariner_spark.source.options import Selection
+from mariner_spark.source.rows import Columns
 from mariner_spark.times import Interval
 from tests.eventer_bridge.backends.putting import TYPES, stage
 from tests.spark.support import (
@@ -43,6 +44,7 @@ from tests.spark.support import (
 )
 
 ARROW_SCHEMA = schema.arrow_schema(schema.SCHEMA)
+ALL = Columns(ARROW_SCHEMA)
 
 
 def read_partitions(
@@ -51,7 +53,7 @@ def read_partitions(
     me = snapshots.this_driver()
     found: list[list[Row]] = []
     for partition in store.plan(path, me, selected, n_partitions):
-        batches = list(store.read(partition, selected, ARROW_SCHEMA))
+        batches = list(store.read(partition, selected, ALL))
         found.append([row for batch in batches for row in batch.to_pylist()])
     return found
 
@@ -228,14 +230,14 @@ def test_a_damaged_file_is_an_error_not_an_end(plain: Path, tmp_path: Path) -> N
         file.seek(largest.stat().st_size // 2)
         file.write(b"\xff" * 64)
     with pytest.raises(StorageError, match="damaged"):
-        list(store.read(partition, Selection(), ARROW_SCHEMA))
+        list(store.read(partition, Selection(), ALL))
 
 
 def test_a_snapshot_that_is_gone_is_told(plain: Path) -> None:
     [partition] = store.plan(plain, snapshots.this_driver(), Selection(), 1)
     shutil.rmtree(partition.snapshot)
     with pytest.raises(SnapshotError, match=r"is gone: a driver keeps the 64 .* data frame anew"):
-        next(store.read(partition, Selection(), ARROW_SCHEMA))
+        next(store.read(partition, Selection(), ALL))
 
 
 def test_what_is_no_store_is_named(tmp_path: Path) -> None:
@@ -250,7 +252,7 @@ def test_large_payloads_make_small_batches(tmp_path: Path, monkeypatch: pytest.M
     stored = plain_events(500)
     fill(tmp_path / "store", stored)
     [partition] = store.plan(tmp_path / "store", snapshots.this_driver(), Selection(), 1)
-    batches: list[pa.RecordBatch] = list(store.read(partition, Selection(), ARROW_SCHEMA))
+    batches: list[pa.RecordBatch] = list(store.read(partition, Selection(), ALL))
     assert len(batches) > 5
     assert sum(i.num_rows for i in batches) == 500
 

@@ -14,6 +14,7 @@ from eventer_bridge.model import Event
 from mariner_spark import limits, schema
 from mariner_spark.source import stream
 from mariner_spark.source.gateway import GatewayClient, Pages, ReplayRequest
+from mariner_spark.source.rows import Columns
 from mariner_spark.source.stream import StreamPartition
 from tests.spark.source.streams import gateway_options, make_reader, next_offset, read_batch
 from tests.spark.support import fill, plain_events, rows_of
@@ -56,7 +57,7 @@ def read(options: dict[str, str], stored: Sequence[Event]) -> Iterator[tuple[int
     reader = make_reader(options, servers="7", types=TYPE)
     partition = StreamPartition(7, None, stored[-1].id)
     arrow = schema.arrow_schema(reader._schema)
-    for batch in stream.read(reader._options, partition, arrow):
+    for batch in stream.read(reader._options, partition, Columns(arrow)):
         for row in batch.to_pylist():
             yield row["server"], row["session"], row["instance"]
     reader.stop()

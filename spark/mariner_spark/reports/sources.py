@@ -1,0 +1,253 @@
+"""Events for reports, read by Spark or by DuckDB: from a store, a gateway or a lake.
+
+DuckDB runs in this process, without Java. It reads the files of a lake; events of a store or a
+gateway are read as Spark's tasks do, by this process and others, into temporary files.
+"""
+
+import contextlib
+import os
+import tempfile
+import uuid
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeAlias
+
+import pyarrow as pa
+import pyarrow.dataset
+import pyarrow.parquet as pq
+from duckdb import ColumnExpression, ConstantExpression, DuckDBPyConnection, DuckDBPyRelation
+from pyspark.sql.types import StructType
+
+from eventer_bridge.subscription import Subscription
+from mariner_spark import limits, reader, schema, times, type_path, values
+from mariner_spark.lake.ingest import do_all, processes
+from mariner_spark.lake.maintenance import count
+from mariner_spark.lake.tables import EVENTS, Lake
+from mariner_spark.reports import relations
+from mariner_spark.reports.events import prepare, span_of
+from mariner_spark.reports.job import ReportJob
+from mariner_spark.reports.relations import Relation, query
+from mariner_spark.source import network, options, snapshots, store
+from mariner_spark.source.options import Selection
+from mariner_spark.source.rows import Columns
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Engine: TypeAlias = Literal["spark", "duckdb"]
+
+
+class Source(Protocol):
+    """Reads events."""
+
+    def read(self, job: ReportJob, columns: Collection[str]) -> AbstractContextManager[Relation]:
+        """The prepared events of a job, with these columns at least."""
+
+    def read_lake(self, job: ReportJob) -> Relation:
+        """The events of a job about a lake, as the lake has them."""
+
+
+def last_us(source: Source, job: ReportJob) -> int:
+    """Timestamp in microseconds of the last event of a job's time, of any type, to find silence.
+
+    For a store or a gateway it takes one look-up.
+    """
+    time = job.options.selection.time
+    if job.lake is not None:
+        return span_of(source.read_lake(job._replace(types=None))).last
+    if job.options.path is not None:
+        found = store.last_timestamp(job.options.path, snapshots.this_driver(), time)
+    else:
+        found = network.last_timestamp(job.options.gateway, time)
+    return times.MIN_US if found is None else times.to_us(found)
+
+
+# In valid JSON, a number beyond all doubles has one of these.
+_LARGE_NUMBER: Final = "[0-9][eE][+]?[0-9]{{3}}|[0-9]{{200}}"
+
+
+def count_unread(source: Source, job: ReportJob, events: Relation) -> int:
+    """Number of the events whose number cannot be read; 0 if nobody asked for numbers."""
+    if "value_unread" in events.columns:
+        sql = "SELECT count(CASE WHEN value_unread THEN 1 END) AS unread FROM {events}"
+        return int(relations.row(query(sql, events=events))["unread"])
+    if job.lake is None:
+        return 0
+    # a lake has the numbers only, and the payloads that those may be missing of are few
+    sql = f"""
+        SELECT payload_json FROM {{events}}
+        WHERE value IS NULL AND payload_kind = 'json'
+            AND regexp_like(payload_json, '{_LARGE_NUMBER}')
+    """
+    found = relations.to_arrow(query(sql, events=source.read_lake(job)))
+    texts = found.column("payload_json").combine_chunks()
+    return int(values.find(texts, job.number_path).unread.true_count)
+
+
+class SparkSource(NamedTuple):
+    """Reads events with Spark."""
+
+    spark: "SparkSession"
+
+    @contextlib.contextmanager
+    def read(self, job: ReportJob, columns: Collection[str]) -> Iterator[Relation]:
+        """See :class:`Source`; persisted unless they come from a lake, as Parquet is as fast."""
+        if job.lake is not None:
+            yield prepare(self.read_lake(job))
+            return
+        arguments = {**job.source, **job.selection, "value_path": job.value_path}
+        arguments["source_out_of_range"] = options.CLIP
+        events = reader.read(self.spark, **arguments, columns=_in_order(columns))
+        with relations.persisted(events) as kept:
+            yield kept
+
+    def read_lake(self, job: ReportJob) -> Relation:
+        """See :class:`Source`."""
+        assert job.lake is not None
+        return reader.read_events(self.spark, job.lake, job.options.selection)
+
+
+class DuckDBSource(NamedTuple):
+    """Reads events with DuckDB; temporary files are in a folder."""
+
+    connection: DuckDBPyConnection
+    folder: Path
+
+    @contextlib.contextmanager
+    def read(self, job: ReportJob, columns: Collection[str]) -> Iterator[Relation]:
+        """See :class:`Source`."""
+        if job.lake is not None:
+            yield prepare(self.read_lake(job))
+            return
+        read, parts, wanted = _plan(job, columns)
+        with processes() as pool:
+            written = do_all(pool, partial(_write, self.folder, wanted, read), parts)
+        yield self._of_files([i for i in written if i is not None], wanted)
+
+    def read_lake(self, job: ReportJob) -> Relation:
+        """See :class:`Source`."""
+        assert job.lake is not None
+        lake, selection = Lake(job.lake), job.options.selection
+        paths = reader.select_files(lake, lake.open(), selection)
+        wanted = schema.arrow_schema(schema.LAKE_SCHEMA)
+        if lake.is_local:
+            found = self._of_files([f"{lake.uri(EVENTS)}/{i}" for i in paths], wanted)
+        else:
+            found = self.connection.from_arrow(
+                pyarrow.dataset.dataset(
+                    paths, wanted, format="parquet", filesystem=lake.files(EVENTS)
+                )
+            )
+        return _select(found, selection)
+
+    def _of_files(self, paths: Sequence[str], wanted: pa.Schema) -> DuckDBPyRelation:
+        if not paths:
+            return self.connection.from_arrow(wanted.empty_table())
+        names = ", ".join(f'"{name}"' for name in wanted.names)
+        return self.connection.read_parquet([_escaped(i) for i in paths]).project(names)
+
+
+@contextlib.contextmanager
+def open_duckdb() -> Iterator[DuckDBSource]:
+    """Read with DuckDB: in bounded memory, with temporary files that are removed at the end."""
+    with (
+        tempfile.TemporaryDirectory(prefix="mariner-report-") as folder,
+        relations.connect() as connection,
+    ):
+        connection.execute(f"SET memory_limit = '{limits.DUCKDB_MEMORY_BYTES}B'")
+        connection.execute("SET temp_directory = ?", [folder])
+        yield DuckDBSource(connection, Path(folder))
+
+
+def choose(job: ReportJob) -> Engine:
+    """The engine for a job: Spark for a session that is given, and for very many events."""
+    if "PYSPARK_GATEWAY_PORT" in os.environ or "SPARK_REMOTE" in os.environ:
+        return "spark"
+    n_events = 0  # a gateway does not say
+    if job.lake is not None:
+        n_events, _ = count(job.lake)
+    elif job.options.path is not None:
+        n_events = store.count(job.options.path, snapshots.this_driver())
+    return "spark" if n_events > limits.DUCKDB_EVENTS else "duckdb"
+
+
+# --- parts --------------------------------------------------------------------------------
+
+
+def _in_order(columns: Collection[str]) -> list[str]:
+    return [i for i in schema.KNOWN.names if i in columns]
+
+
+ReadPart: TypeAlias = Callable[[Any], Iterable[pa.RecordBatch]]
+
+
+def _plan(job: ReportJob, columns: Collection[str]) -> tuple[ReadPart, Sequence[Any], pa.Schema]:
+    """How to read a store or a gateway, in which parts, and the columns."""
+    options = job.options
+    wanted = schema.arrow_schema(StructType([schema.KNOWN[i] for i in _in_order(columns)]))
+    how: dict[str, Any] = {
+        "selection": options.selection,
+        "columns": Columns(wanted, job.number_path),
+    }
+    if options.path is None:
+        gateway = options.gateway
+        parts = network.plan(gateway, options.selection, 1)
+        return partial(network.read, gateway, **how), parts, wanted
+    driver = snapshots.this_driver()
+    n_parts = 1 + store.count(options.path, driver) // limits.PART_ROWS
+    return (
+        partial(store.read, **how),
+        store.plan(options.path, driver, options.selection, n_parts),
+        wanted,
+    )
+
+
+def _write(folder: Path, wanted: pa.Schema, read: ReadPart, part: Any) -> str | None:
+    """Write the events of a part to a file; None: there are none."""
+    path = folder / f"{uuid.uuid4()}.parquet"
+    texts = [i.name for i in wanted if i.name in {"type_path", "payload_kind"}]
+    with contextlib.ExitStack() as stack:
+        writer = None
+        for group in _groups(read(part)):
+            if writer is None:
+                writer = stack.enter_context(
+                    pq.ParquetWriter(path, wanted, compression="lz4", use_dictionary=texts)
+                )
+            writer.write_table(pa.Table.from_batches(group))
+    return None if writer is None else str(path)
+
+
+def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
+    """Batches of a row group each."""
+    group: list[pa.RecordBatch] = []
+    for batch in batches:
+        group.append(batch)
+        if len(group) * limits.BATCH_ROWS >= limits.ROW_GROUP_ROWS:
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+def _escaped(path: str) -> str:
+    """A path without patterns of DuckDB."""
+    return "".join(f"[{i}]" if i in "[*?" else i for i in path)
+
+
+def _select(events: DuckDBPyRelation, selection: Selection) -> DuckDBPyRelation:
+    """Those events of a lake that are of a time, and of types."""
+    first, last = selection.time
+    if first is not None and first > times.MIN_US:
+        events = events.filter(f"timestamp >= timestamp_micros({first})")
+    if last is not None and last < times.MAX_US:
+        events = events.filter(f"timestamp <= timestamp_micros({last})")
+    if selection.types is None:
+        return events
+    subscription = Subscription(selection.types)
+    paths = [path for (path,) in events.project("type_path").distinct().fetchall()]
+    chosen = [i for i in paths if subscription.matches(type_path.decode(i))]
+    if not chosen:
+        return events.filter("FALSE")
+    return events.filter(ColumnExpression("type_path").isin(*map(ConstantExpression, chosen)))
