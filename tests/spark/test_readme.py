@@ -109,7 +109,7 @@ def test_examples(
 # --- as users install it ------------------------------------------------------------------
 
 _PROGRAM = """
-token = "secret"
+token, seen = "secret", 0
 {examples}
 query.processAllAvailable()
 query.stop()
@@ -117,8 +117,8 @@ streamed = spark.read.parquet("stream")
 print(*(i.where("type_path LIKE 'machine/%'").count() for i in (streamed, before)))
 """
 
-ENGINES = ("duckdb", "duckdb-extension-delta", "pandas", "polars")
-"""With which ``lake/README.md`` reads a lake, besides Spark."""
+ENGINES = ("duckdb_extension_delta", "pandas", "polars")
+"""What ``lake/README.md`` reads a lake with that the extra does not bring."""
 
 
 @pytest.mark.slow
@@ -164,13 +164,15 @@ def test_the_extra_brings_all_that_examples_need(address: str, tmp_path: Path) -
         for lake in ("lake", f"{bucket}/lake"):
             assert " events added, " in done("mariner", "lake", "ingest", lake, "--store", "events")
         done("mariner", "report", "top", "--lake", f"{bucket}/lake", "--out", "report")
-    by_spark, *others = examples("spark/mariner_spark/lake/README.md")
-    codes = "\n".join((*of_spark(address, tmp_path), by_spark))
+    of_lake = examples("spark/mariner_spark/lake/README.md")
+    others = [code for code in of_lake if any(name in code for name in ENGINES)]
+    of_extra = [code for code in of_lake if code not in others]
+    codes = "\n".join((*of_spark(address, tmp_path), *of_extra))
     (tmp_path / "program.py").write_text(_PROGRAM.format(examples=codes))
     assert done("python", "program.py").splitlines()[-1] == "20 20"
     assert "machine/cpu/0,10," in (tmp_path / "report" / "top.csv").read_text()
 
-    done("pip", "install", *ENGINES)
-    assert len(others) == 4
+    done("pip", "install", *(name.replace("_", "-") for name in ENGINES))
+    assert len(others) == len(ENGINES)
     (tmp_path / "others.py").write_text("\n".join(others))
     done("python", "others.py")
