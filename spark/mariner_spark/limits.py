@@ -47,7 +47,13 @@ SNAPSHOT_TRIES: Final = 3
 """Attempts to take a snapshot of a store that other processes open or change meanwhile."""
 
 PROBES: Final = 8
-"""Look-ups in a store for each server and slice of time: they find about equal slices."""
+"""Stretches of sessions of a store for each slice of time: they find about equal slices."""
+
+PROBE_BLOCKS: Final = 16
+"""Blocks of sessions that are counted at the begin of each: 0.1 ms."""
+
+MAX_JUMPS: Final = 2_000
+"""Jumps of session ids in a store that are looked for: about one for each crash of its servers."""
 
 # --- network ------------------------------------------------------------------------------
 

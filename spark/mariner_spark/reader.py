@@ -4,9 +4,12 @@ Arguments that are options of the data source are checked before Spark is called
 Spark's own Parquet source; no Delta jar is needed. The files of a table are chosen when it is read,
 by the statistics in its log, so a data frame shows the lake of that moment, however often it is
 computed, until a vacuum deletes the files. Where Spark lacks the file system of an object store,
-tasks read the files with deltalake.
+tasks read the files with deltalake (``lake.spark_files``).
 """
 
+import os
+import platform
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import date, datetime, timedelta
 from functools import reduce
@@ -14,7 +17,6 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException
@@ -29,6 +31,7 @@ from eventer_bridge.model import EventType
 from mariner_spark import schema, times, type_path, values
 from mariner_spark.errors import LakeError, OptionError
 from mariner_spark.lake import rollups, sql
+from mariner_spark.lake.spark_files import read_files
 from mariner_spark.lake.tables import EVENTS, LAST_PATH, ROLLUPS, TABLES, Lake, columns_of, files_of
 from mariner_spark.source import options
 from mariner_spark.source.options import Selection
@@ -57,6 +60,7 @@ def read(
     servers: int | Iterable[int] | None = None,
     source_from: Moment | None = None,
     source_to: Moment | None = None,
+    source_out_of_range: str | None = None,
     columns: Iterable[str] | None = None,
     partitions: int | None = None,
     value_path: str | None = None,
@@ -79,9 +83,9 @@ def read(
     newer reads of the store without using it: after that, an action raises SnapshotError.
 
     ``lake`` is a folder, or a location in an object store, which also has the column ``value``, and
-    those that its ingestion named; it
-    takes ``columns``, and those arguments that select events. ``version`` is that of its table
-    ``events``, and ``as_of`` the moment of one; None: the latest.
+    those that its ingestion named. It takes ``columns``, ``source_out_of_range``, and those
+    arguments that select events. ``version`` is that of its table ``events``, and ``as_of`` the
+    moment of one; None: the latest.
 
     ``every`` reads a lake's rollups instead of its events: a row for each type and bucket of that
     width, which begins from ``from_`` to ``to``. It is a timedelta, or a text as ``15m``, ``1h`` or
@@ -96,13 +100,16 @@ def read(
     given = options.to_options({i: arguments[i] for i in options.ARGUMENTS})
     if lake is not None:
         at = _version(version, as_of)
-        selection = options.parse_arguments(given, is_lake=True).selection
+        parsed = options.parse_arguments(given, is_lake=True)
+        selection = parsed.selection
         if every is not None:
             if at is not None:
                 raise OptionError("every", "cannot be combined with version or as_of")
             rows = read_rollups(spark, str(lake), every, selection)
             return rows if columns is None else rows.select(*_schema(columns, rows.schema).names)
         events = read_events(spark, str(lake), selection, version=at)
+        if not parsed.keeps_all_times:
+            events = without_out_of_range(events)
         names = None if columns is None else _schema(columns, events.schema).names
         return events if names is None else events.select(*names)
     for_lake = {"version": version, "as_of": as_of, "every": every}
@@ -116,7 +123,7 @@ def read(
 def _version(version: int | None, as_of: Moment | None) -> int | datetime | None:
     if as_of is None:
         if version is None or options.integer(version) is not None:
-            return version
+            return None if version is None else int(version)
         raise OptionError("version", f"expected a number, not {type(version).__name__}")
     if version is not None:
         raise OptionError("as_of", "cannot be combined with version")
@@ -163,6 +170,9 @@ def with_value(events: DataFrame, path: str = values.DEFAULT_PATH) -> DataFrame:
 
 
 # --- tables of a lake ---------------------------------------------------------------------
+
+_ONE_PROCESS: Final = re.compile(r"local(\[.*\])?")
+"""Masters of a Spark that runs all tasks itself."""
 
 _GLOB: Final = str.maketrans({i: f"\\{i}" for i in "\\{}[]*?"})
 
@@ -265,6 +275,8 @@ def _rows(
 ) -> DataFrame:
     if not paths:
         return spark.createDataFrame([], columns)
+    if lake.is_local:
+        _check_everywhere(spark, lake)
     if lake.is_local or _has_file_system(spark, lake.root):
         root = f"file://{lake.uri(table)}" if lake.is_local else lake.uri(table)
         root = root.replace("s3://", "s3a://", 1)
@@ -277,18 +289,33 @@ def _rows(
                 raise
             reason = "files of this version are deleted, as by a vacuum: read a later one"
             raise LakeError(f"{lake}: table {table}: {reason}") from e
-    path, fields = lake.root, schema.arrow_schema(columns)
+    return read_files(spark, lake, table, paths, columns)
 
-    def read_files(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        files = Lake(path).files(table)
-        for batch in batches:
-            for name in batch.column("path").to_pylist():
-                for part in pq.ParquetFile(name, filesystem=files).iter_batches():
-                    arrays = [part.column(i.name).cast(i.type) for i in fields]
-                    yield pa.RecordBatch.from_arrays(arrays, schema=fields)
 
-    names = spark.createDataFrame([(i,) for i in paths], "path string")
-    return names.repartition(len(paths)).mapInArrow(read_files, columns)
+def _check_everywhere(spark: SparkSession, lake: Lake) -> None:
+    """Raise LakeError if a machine of a cluster lacks a local lake.
+
+    Of a file that is not there, Spark says that it may have been updated.
+    """
+    if is_remote() or _ONE_PROCESS.fullmatch(spark.sparkContext.master):
+        return
+    if nodes := _nodes_without(spark, lake.root):
+        raise LakeError(
+            f"{lake}: is not on machine {min(nodes)}, which is to read it: every machine of a"
+            " cluster needs the lake there; or keep it in an object store"
+        )
+
+
+def _nodes_without(spark: SparkSession, path: str) -> set[str]:
+    """Machines that lack a path, of those that run a task for each processor."""
+
+    def look(_: Iterator[int]) -> Iterator[str]:
+        if not os.path.exists(path):  # noqa: PTH110  # workers need nothing of ours
+            yield platform.node()
+
+    context = spark.sparkContext
+    n_tasks = context.defaultParallelism
+    return set(context.parallelize(range(n_tasks), n_tasks).mapPartitions(look).collect())
 
 
 def _has_file_system(spark: SparkSession, uri: str) -> bool:
@@ -357,6 +384,12 @@ def _matches(pattern: EventType) -> Column:
         if segment != "?":
             found = found & (sf.get("type", sf.lit(index)) == segment)
     return found
+
+
+def without_out_of_range(events: DataFrame) -> DataFrame:
+    """Events with null for each source timestamp that is not in ``times.SAFE``."""
+    is_safe = reduce(Column.__and__, _within("source_timestamp", times.SAFE))
+    return events.withColumn("source_timestamp", sf.when(is_safe, sf.col("source_timestamp")))
 
 
 def _within(name: str, time: Interval) -> list[Column]:

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
-from eventer_bridge.model import Event
+from eventer_bridge.model import Event, Timestamp
 from tests.spark.support import fill, plain_events
 from tests.support.certificates import make_certificates
 from tests.support.gateway import gateway
@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[2]
 STORED: list[Event] = [
     replace(event, type=("machine", "cpu", str(n % 2))) for n, event in enumerate(plain_events(20))
 ]
+STORED[1] = replace(STORED[1], source_timestamp=Timestamp(-(10**12), 0))
 
 
 def examples(path: str) -> list[str]:
@@ -57,7 +58,7 @@ def test_examples(
 ) -> None:
     ca = {"certs/ca.pem": str(tmp_path / "ca.pem")}
     names: dict[str, Any] = {"token": "secret"}
-    [counted, batch, stream] = examples("spark/README.md")
+    [counted, odd, batch, stream] = examples("spark/README.md")
 
     run(counted, names, **{"var/data/development": str(tmp_path / "events")})
     assert names["spark"] is spark
@@ -65,6 +66,10 @@ def test_examples(
         "|machine/cpu/0|   10|",
         "|machine/cpu/1|   10|",
     ]
+
+    run(odd, names, **{"var/data/development": str(tmp_path / "events")})
+    assert names["odd"].count() == 1
+    assert "|machine/cpu/1|0001-01-01 00:00:00|" in capsys.readouterr().out.splitlines()
 
     run(batch, names, **{"gateway.example.org:23014": address}, **ca)
     rows = names["events"].collect()

@@ -75,7 +75,8 @@ def ingest(
         OptionError: an option is wrong, or a gateway refuses this client.
         SourceError, MarinerError: events were deleted, or a gateway violated the protocol.
     """
-    lake, stream = Lake(path), StreamReader(options.parse(source), schema.WITHOUT_TYPE)
+    lake, given = Lake(path), options.parse({**source, "source_out_of_range": options.CLIP})
+    stream = StreamReader(given, schema.WITHOUT_TYPE)
     lake.check(value_path, columns)
     is_endless = interval_s is not None
     try:

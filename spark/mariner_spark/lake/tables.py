@@ -158,6 +158,10 @@ class Lake:
         found = self.find(table)
         if found is None:
             raise NoLakeError(f"{self}: no lake: it has no Delta table {table}")
+        latest = found.version()
+        if isinstance(version, int) and not 0 <= version <= latest:
+            known = f"expected one from 0 to {latest}"
+            raise LakeError(f"{self}: table {table}: no version {version}, {known}")
         with self.errors():
             if version is not None:
                 found.load_as_version(version)

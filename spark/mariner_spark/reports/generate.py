@@ -233,10 +233,13 @@ def _write(table: pa.Table, path: Path) -> None:
 
 
 def _without_formulas(table: pa.Table) -> pa.Table:
-    """A table for spreadsheets: untrusted text that would be a formula gets a ``'`` before it."""
+    """A table for spreadsheets: untrusted text that would be a formula gets a ``'`` before it.
+
+    A NUL, which many programs refuse, is escaped as on the page.
+    """
     for index, field in enumerate(table.schema):
         if pa.types.is_string(field.type):
-            cells = table.column(index)
+            cells = pc.replace_substring(table.column(index), "\0", r"\x00")
             escaped = pc.binary_join_element_wise("'", cells, "")
             is_formula = pc.match_substring_regex(cells, _FORMULA)
             table = table.set_column(index, field, pc.if_else(is_formula, escaped, cells))

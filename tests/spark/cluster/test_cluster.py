@@ -45,6 +45,7 @@ async def test_executors_read_a_gateway(tmp_path: Path) -> None:
     [executor] = seen["executors"]
     assert "mariner.zip/mariner_spark" in executor
     assert seen["master"] == cluster.MASTER
+    assert seen["lacks"].startswith("/proc/self/cwd/lake: is not on machine ")
     assert page == "report/report.html"
     with (tmp_path / "report" / "top.csv").open() as table:
         events = Counter({row["type_path"]: int(row["events"]) for row in csv.DictReader(table)})

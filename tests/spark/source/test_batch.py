@@ -52,7 +52,8 @@ def test_every_event_once_and_equal(
 ) -> None:
     with tempfile.TemporaryDirectory() as directory:
         fill(Path(directory, "store"), stored)
-        frame = load(spark, Path(directory, "store"), partitions=str(n_partitions))
+        given = {"partitions": str(n_partitions), "source_out_of_range": "clip"}
+        frame = load(spark, Path(directory, "store"), **given)
         rows = frame.toArrow().to_pylist()
     for row in rows:
         assert type_path.decode(row.pop("type_path")) == tuple(row["type"])
