@@ -19,6 +19,10 @@ TELL_PERIOD_S: Final = 1.0
 
 TRIM_PERIOD_S: Final = 10.0
 
+ALONE_KEEP_S: Final = 600.0
+"""How long the log is kept where there is one member: a second one that comes later can begin with
+an empty store."""
+
 READ_BYTES: Final = 4 << 20
 """Records are read in pieces of so many bytes, or one."""
 

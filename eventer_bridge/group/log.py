@@ -157,4 +157,8 @@ class CommitLog(Resource, abc.ABC):
 
     @abc.abstractmethod
     async def trim(self, keep_s: float) -> int:
-        """Remove records that all members have applied, or that are older; returns how many."""
+        """Remove records that all members have applied, or that are older; returns how many.
+
+        Where there is only one member, others may be yet to come: what it has is removed later,
+        when it is older than ``limits.ALONE_KEEP_S``.
+        """

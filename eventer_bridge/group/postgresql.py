@@ -130,9 +130,10 @@ class PostgresqlLog(CommitLog):
         n_removed = 0
         has_more = True
         while has_more:
-            has_more = bool(
-                await self._reader.change(statements.TRIM, self._name, keep_s, limits.READ_RECORDS)
+            trimmed = await self._reader.change(
+                statements.TRIM, self._name, keep_s, limits.ALONE_KEEP_S, limits.READ_RECORDS
             )
+            has_more = bool(trimmed)
             while True:
                 [row] = await self._reader.change(
                     statements.REMOVE_TRIMMED, self._name, limits.TRIM_RECORDS

@@ -188,20 +188,28 @@ DELETE FROM mariner.members WHERE name = $1 AND member = $2 RETURNING {STANDBYS}
 
 # before the records go, so that nobody takes their rest for all of them
 TRIM: Final = f"""
+WITH known AS (
+    SELECT min(position) AS position, count(*) AS number FROM mariner.members WHERE name = $1
+), oldest AS (
+    SELECT r.position, extract(epoch FROM clock_timestamp() - at) AS age_s
+    FROM mariner.records r JOIN mariner.groups USING (name)
+    WHERE r.name = $1 AND r.position > trimmed AND r.n_parts IS NOT NULL
+    ORDER BY r.position LIMIT $4
+)
 UPDATE mariner.groups g SET trimmed = least(g.acknowledged, t.up_to)
 FROM (
     SELECT greatest(
-        (SELECT min(position) FROM mariner.members WHERE name = $1),
-        (SELECT max(position) FROM (
-            SELECT r.position, r.at FROM mariner.records r JOIN mariner.groups USING (name)
-            WHERE r.name = $1 AND r.position > trimmed AND r.n_parts IS NOT NULL
-            ORDER BY r.position LIMIT $3
-        ) oldest WHERE extract(epoch FROM clock_timestamp() - at) > $2::float8)
+        (SELECT position FROM known WHERE number > 1),
+        (SELECT max(o.position) FROM oldest o, known
+            WHERE number = 1 AND o.position <= known.position AND age_s > $3::float8),
+        (SELECT max(position) FROM oldest WHERE age_s > $2::float8)
     ) AS up_to
 ) t
 WHERE g.name = $1 AND g.acknowledged > g.trimmed AND t.up_to > g.trimmed  -- not so if it is null
 RETURNING {STANDBYS}
 """
+"""What is older than ``$2`` seconds goes anyhow; where there is one member, what it has and is
+older than ``$3``."""
 
 REMOVE_TRIMMED: Final = f"""
 WITH removed AS (

@@ -1,8 +1,9 @@
 """Running commands: exit codes, and errors as one line on standard error.
 
 Exit codes: 0 success; 1 the server refused, is unreachable or did not answer in time; 2 wrong usage
-or input; 4 unknown whether some events are registered; 130 interrupted (SIGINT); 141 standard
-output was closed (SIGPIPE). An error line begins with ``mariner: error:``.
+or input; 4 unknown whether some events are registered; 5 a condition of ``report --fail-if`` holds;
+130 interrupted (SIGINT); 141 standard output was closed (SIGPIPE). An error line begins with
+``mariner: error:``.
 """
 
 import contextlib
@@ -22,6 +23,7 @@ from mariner.errors import MarinerError
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_UNKNOWN: Final = 4
+EXIT_CONDITION: Final = 5
 EXIT_INTERRUPTED: Final = 128 + signal.SIGINT
 EXIT_NO_READER: Final = 128 + signal.SIGPIPE
 

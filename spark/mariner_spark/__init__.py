@@ -12,13 +12,14 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from mariner_spark.reader import read
+    from mariner_spark.reader import create_views, read
     from mariner_spark.session import get_session
     from mariner_spark.source import register
 
-__all__ = ["get_session", "read", "register"]
+__all__ = ["create_views", "get_session", "read", "register"]
 
 _MODULES: Final = {
+    "create_views": "mariner_spark.reader",
     "get_session": "mariner_spark.session",
     "read": "mariner_spark.reader",
     "register": "mariner_spark.source",

@@ -47,7 +47,13 @@ SNAPSHOT_TRIES: Final = 3
 """Attempts to take a snapshot of a store that other processes open or change meanwhile."""
 
 PROBES: Final = 8
-"""Look-ups in a store for each server and slice of time: they find about equal slices."""
+"""Stretches of sessions of a store for each slice of time: they find about equal slices."""
+
+PROBE_BLOCKS: Final = 16
+"""Blocks of sessions that are counted at the begin of each: 0.1 ms."""
+
+MAX_JUMPS: Final = 2_000
+"""Jumps of session ids in a store that are looked for: about one for each crash of its servers."""
 
 # --- network ------------------------------------------------------------------------------
 
@@ -128,6 +134,9 @@ larger."""
 PART_ROWS: Final = FILE_ROWS // 2
 """Events of a store that one process writes at a time: enough for two full row groups, and few
 enough that all processes end at about the same time."""
+
+ROLLED_ROWS: Final = 2_000_000
+"""Events, about, that are made rollups at a time: bounds the memory of an update, to about 1 GB."""
 
 COMMIT_TRIES: Final = 20
 """Attempts to commit beside other writers; of several that commit at once, one succeeds."""

@@ -4,17 +4,19 @@ Arguments that are options of the data source are checked before Spark is called
 Spark's own Parquet source; no Delta jar is needed. The files of a table are chosen when it is read,
 by the statistics in its log, so a data frame shows the lake of that moment, however often it is
 computed, until a vacuum deletes the files. Where Spark lacks the file system of an object store,
-tasks read the files with deltalake.
+tasks read the files with deltalake (``lake.spark_files``).
 """
 
+import os
+import platform
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from functools import reduce
 from pathlib import Path
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException
@@ -28,7 +30,9 @@ from eventer_bridge.errors import InvalidEventError
 from eventer_bridge.model import EventType
 from mariner_spark import schema, times, type_path, values
 from mariner_spark.errors import LakeError, OptionError
-from mariner_spark.lake.tables import EVENTS, Lake, arrow_schema
+from mariner_spark.lake import rollups, sql
+from mariner_spark.lake.spark_files import read_files
+from mariner_spark.lake.tables import EVENTS, LAST_PATH, ROLLUPS, TABLES, Lake, columns_of, files_of
 from mariner_spark.source import options
 from mariner_spark.source.options import Selection
 from mariner_spark.times import Interval
@@ -49,12 +53,14 @@ def read(
     lake: str | Path | None = None,
     version: int | None = None,
     as_of: Moment | None = None,
+    every: str | timedelta | None = None,
     types: str | Iterable[str | EventType] | None = None,
     from_: Moment | None = None,
     to: Moment | None = None,
     servers: int | Iterable[int] | None = None,
     source_from: Moment | None = None,
     source_to: Moment | None = None,
+    source_out_of_range: str | None = None,
     columns: Iterable[str] | None = None,
     partitions: int | None = None,
     value_path: str | None = None,
@@ -76,9 +82,15 @@ def read(
     A data frame of a store stays at its moment, until the driver has made ``limits.MAX_SNAPSHOTS``
     newer reads of the store without using it: after that, an action raises SnapshotError.
 
-    ``lake`` is a folder, or a location in an object store, which also has the column ``value``; it
-    takes ``columns``, and those arguments that select events. ``version`` is that of its table
-    ``events``, and ``as_of`` the moment of one; None: the latest.
+    ``lake`` is a folder, or a location in an object store, which also has the column ``value``, and
+    those that its ingestion named. It takes ``columns``, ``source_out_of_range``, and those
+    arguments that select events. ``version`` is that of its table ``events``, and ``as_of`` the
+    moment of one; None: the latest.
+
+    ``every`` reads a lake's rollups instead of its events: a row for each type and bucket of that
+    width, which begins from ``from_`` to ``to``. It is a timedelta, or a text as ``15m``, ``1h`` or
+    ``7d``; buckets of more than a day begin as often from a Monday. Rollups have all that was
+    ingested when the last ingestion ended, or updated them. Columns: :func:`lake.sql.buckets`.
 
     Raises:
         OptionError: an argument is wrong; the text begins with its name.
@@ -88,12 +100,21 @@ def read(
     given = options.to_options({i: arguments[i] for i in options.ARGUMENTS})
     if lake is not None:
         at = _version(version, as_of)
-        selection = options.parse_arguments(given, is_lake=True).selection
+        parsed = options.parse_arguments(given, is_lake=True)
+        selection = parsed.selection
+        if every is not None:
+            if at is not None:
+                raise OptionError("every", "cannot be combined with version or as_of")
+            rows = read_rollups(spark, str(lake), every, selection)
+            return rows if columns is None else rows.select(*_schema(columns, rows.schema).names)
         events = read_events(spark, str(lake), selection, version=at)
-        names = None if columns is None else _schema(columns, schema.LAKE_SCHEMA).names
+        if not parsed.keeps_all_times:
+            events = without_out_of_range(events)
+        names = None if columns is None else _schema(columns, events.schema).names
         return events if names is None else events.select(*names)
-    if version is not None or as_of is not None:
-        raise OptionError("version" if as_of is None else "as_of", "is for a lake")
+    for_lake = {"version": version, "as_of": as_of, "every": every}
+    for name in (name for name, value in for_lake.items() if value is not None):
+        raise OptionError(name, "is for a lake")
     options.parse_arguments(given)
     reader = spark.read.format("mariner").options(**given)
     return reader.schema(schema.SCHEMA if columns is None else _schema(columns)).load()
@@ -102,7 +123,7 @@ def read(
 def _version(version: int | None, as_of: Moment | None) -> int | datetime | None:
     if as_of is None:
         if version is None or options.integer(version) is not None:
-            return version
+            return None if version is None else int(version)
         raise OptionError("version", f"expected a number, not {type(version).__name__}")
     if version is not None:
         raise OptionError("as_of", "cannot be combined with version")
@@ -150,8 +171,8 @@ def with_value(events: DataFrame, path: str = values.DEFAULT_PATH) -> DataFrame:
 
 # --- tables of a lake ---------------------------------------------------------------------
 
-_ROUNDED_US: Final = 1_000
-"""Compaction rounds timestamps in the log to milliseconds."""
+_ONE_PROCESS: Final = re.compile(r"local(\[.*\])?")
+"""Masters of a Spark that runs all tasks itself."""
 
 _GLOB: Final = str.maketrans({i: f"\\{i}" for i in "\\{}[]*?"})
 
@@ -161,65 +182,92 @@ def read_events(
     path: str,
     selection: Selection = EVERYTHING,
     *,
-    table: str = EVENTS,
     version: int | datetime | None = None,
 ) -> DataFrame:
-    """Events of a lake, with the columns of ``schema.LAKE_SCHEMA``, or rows of another table.
+    """Events of a lake, with the columns of ``schema.LAKE_SCHEMA`` and its named ones.
 
     Files that have no selected events, by their time and types, are not opened. ``version`` is that
     of the table, or the moment of one; None: the latest. Raises LakeError without that.
     """
     lake = Lake(path)
-    chosen = select_files(lake, lake.open(table, version), selection)
-    columns = StructType([schema.LAKE_SCHEMA[i.name] for i in arrow_schema(table)])
-    rows = _rows(spark, lake, table, chosen, columns)
+    events = lake.open(EVENTS, version)
+    chosen = select_files(lake, events, selection)
+    rows = _rows(spark, lake, EVENTS, chosen, _columns(events))
     for condition in conditions(selection):
         rows = rows.where(condition)
     return rows
 
 
-def select_files(lake: Lake, table: DeltaTable, selection: Selection) -> list[str]:
-    """The files of a table that may have selected rows, by their paths below it."""
-    has_type = type_bounds(selection.types)
-    first, last = selection.time
-    begin = None if first is None else first - _ROUNDED_US
-    time = Interval(begin, None if last is None else last + _ROUNDED_US)
+def _columns(events: DeltaTable) -> StructType:
+    """Columns of events in a lake."""
+    named = [i.spark_field for i in columns_of(events)]
+    return StructType([*schema.LAKE_SCHEMA.fields, *named])
+
+
+def select_files(lake: Lake, events: DeltaTable, selection: Selection) -> list[str]:
+    """The files of a table that may have selected events, by their paths below it."""
+    has_type, time = type_bounds(selection.types), Interval(*selection.time)
     with lake.errors():
         return [
             file.path
-            for file in list_files(table)
+            for file in files_of(events, EVENTS)
             if has_type(file.first_type, file.last_type)
             and not time.intersection(file.time).is_empty
         ]
 
 
-class TableFile(NamedTuple):
-    """A file of a table, by its path below it, with bounds from the log.
+def read_rollups(
+    spark: SparkSession, path: str, every: str | timedelta, selection: Selection = EVERYTHING
+) -> DataFrame:
+    """Rollups of a lake, with the columns of ``lake.sql.buckets``; as ``every`` of :func:`read`.
 
-    Times may be rounded to milliseconds; types are within ``first_type`` and ``last_type``.
+    Raises OptionError for a width that rollups cannot have, and for what they do not know of
+    events; LakeError if there are none.
     """
+    width_us = rollups.parse_width(every)
+    if selection.servers is not None:
+        raise OptionError("servers", "cannot be combined with every: a rollup has no server")
+    if selection.source is not None:
+        reason = "cannot be combined with every: a rollup has no source timestamps"
+        raise OptionError("source_from, source_to", reason)
+    lake = Lake(path)
+    with lake.errors():
+        found = rollups.find(lake, width_us, selection.time)
+    has_type = type_bounds(selection.types)
+    paths = [i.path for i in found.files if has_type(i.first_type, i.last_type)]
+    rows = _rows(spark, lake, ROLLUPS, paths, schema.ROLLUP_SCHEMA)
+    for condition in _within("bucket", found.time):
+        rows = rows.where(condition)
+    if selection.types is not None:
+        rows = rows.withColumn("type", sf.expr(type_path.SQL)).where(matches(selection.types))
+    return spark.sql(sql.buckets("{rows}", width_us, sql.DIALECTS["spark"]), rows=rows)
 
-    path: str
-    time: Interval
-    first_type: str
-    last_type: str
 
+def create_views(spark: SparkSession, lake: str | Path) -> None:
+    """Make the tables of a lake temporary views of a session, with those of ``lake.sql.views``.
 
-def list_files(table: DeltaTable) -> list[TableFile]:
-    """The files of a table."""
-    return [
-        TableFile(
-            file["path"],
-            Interval(_us(file.get("min.timestamp")), _us(file.get("max.timestamp"))),
-            file.get("min.type_path") or "",
-            file.get("max.type_path") or _LAST_PATH,
-        )
-        for file in pa.table(table.get_add_actions(flatten=True)).to_pylist()
-    ]
-
-
-def _us(moment: datetime | None) -> int | None:
-    return None if moment is None else times.from_datetime(moment)
+    They are ``events``, ``latest``, ``rollups``, ``numbers``, ``minutes``, ``hours`` and ``days``;
+    views of these names are replaced. All show the lake of this moment, until a vacuum deletes its
+    files. Raises LakeError.
+    """
+    there = Lake(str(lake))
+    of_events = _columns(there.open())
+    for name in TABLES:
+        columns = schema.ROLLUP_SCHEMA if name == ROLLUPS else of_events
+        files = files_of(there.open(name), name)
+        if name == ROLLUPS:
+            parts = [
+                _rows(
+                    spark, there, name, [i.path for i in files if i.partition == every], columns
+                ).withColumn("every", sf.lit(every))
+                for every in sql.WIDTHS_US
+            ]
+            rows = reduce(DataFrame.union, parts)
+        else:
+            rows = _rows(spark, there, name, [i.path for i in files], columns)
+        rows.createOrReplaceTempView(name)
+    for name, query in sql.views("spark").items():
+        spark.sql(query).createOrReplaceTempView(name)
 
 
 def _rows(
@@ -227,6 +275,8 @@ def _rows(
 ) -> DataFrame:
     if not paths:
         return spark.createDataFrame([], columns)
+    if lake.is_local:
+        _check_everywhere(spark, lake)
     if lake.is_local or _has_file_system(spark, lake.root):
         root = f"file://{lake.uri(table)}" if lake.is_local else lake.uri(table)
         root = root.replace("s3://", "s3a://", 1)
@@ -239,18 +289,33 @@ def _rows(
                 raise
             reason = "files of this version are deleted, as by a vacuum: read a later one"
             raise LakeError(f"{lake}: table {table}: {reason}") from e
-    path, fields = lake.root, schema.arrow_schema(columns)
+    return read_files(spark, lake, table, paths, columns)
 
-    def read_files(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        files = Lake(path).files(table)
-        for batch in batches:
-            for name in batch.column("path").to_pylist():
-                for part in pq.ParquetFile(name, filesystem=files).iter_batches():
-                    arrays = [part.column(i.name).cast(i.type) for i in fields]
-                    yield pa.RecordBatch.from_arrays(arrays, schema=fields)
 
-    names = spark.createDataFrame([(i,) for i in paths], "path string")
-    return names.repartition(len(paths)).mapInArrow(read_files, columns)
+def _check_everywhere(spark: SparkSession, lake: Lake) -> None:
+    """Raise LakeError if a machine of a cluster lacks a local lake.
+
+    Of a file that is not there, Spark says that it may have been updated.
+    """
+    if is_remote() or _ONE_PROCESS.fullmatch(spark.sparkContext.master or ""):
+        return
+    if nodes := _nodes_without(spark, lake.root):
+        raise LakeError(
+            f"{lake}: is not on machine {min(nodes)}, which is to read it: every machine of a"
+            " cluster needs the lake there; or keep it in an object store"
+        )
+
+
+def _nodes_without(spark: SparkSession, path: str) -> set[str]:
+    """Machines that lack a path, of those that run a task for each processor."""
+
+    def look(_: Iterable[int]) -> Iterator[str]:
+        if not os.path.exists(path):  # noqa: PTH110  # workers need nothing of ours
+            yield platform.node()
+
+    context = spark.sparkContext
+    n_tasks = context.defaultParallelism
+    return set(context.parallelize(range(n_tasks), n_tasks).mapPartitions(look).collect())
 
 
 def _has_file_system(spark: SparkSession, uri: str) -> bool:
@@ -269,9 +334,6 @@ def _has_file_system(spark: SparkSession, uri: str) -> bool:
 
 
 # --- selections as conditions -------------------------------------------------------------
-
-_LAST_PATH: Final = "\U0010ffff" * 3
-"""After all type paths that occur."""
 
 
 def conditions(selection: Selection) -> list[Column]:
@@ -303,9 +365,9 @@ def _range(pattern: EventType) -> tuple[str, str]:
     """First and last type path that a pattern may match."""
     fixed = next((i for i, name in enumerate(pattern) if name in {"?", "*"}), len(pattern))
     if fixed == 0 and pattern:
-        return "", _LAST_PATH
+        return "", LAST_PATH
     path = type_path.encode(pattern[:fixed])
-    return path, path if fixed == len(pattern) else f"{path}/{_LAST_PATH}"
+    return path, path if fixed == len(pattern) else f"{path}/{LAST_PATH}"
 
 
 def _matches(pattern: EventType) -> Column:
@@ -322,6 +384,12 @@ def _matches(pattern: EventType) -> Column:
         if segment != "?":
             found = found & (sf.get("type", sf.lit(index)) == segment)
     return found
+
+
+def without_out_of_range(events: DataFrame) -> DataFrame:
+    """Events with null for each source timestamp that is not in ``times.SAFE``."""
+    is_safe = reduce(Column.__and__, _within("source_timestamp", times.SAFE))
+    return events.withColumn("source_timestamp", sf.when(is_safe, sf.col("source_timestamp")))
 
 
 def _within(name: str, time: Interval) -> list[Column]:

@@ -59,6 +59,25 @@ KNOWN: Final = StructType([*SCHEMA.fields, *FIGURES.fields])
 LAKE_SCHEMA: Final = StructType([*SCHEMA.fields, StructField("value", DoubleType())])
 """Columns of events in a lake: those of the data source, and the number in a JSON payload."""
 
+ROLLUP_SCHEMA: Final = StructType(
+    [
+        StructField("type_path", StringType(), nullable=False),
+        StructField("bucket", TimestampType(), nullable=False),
+        StructField("events", LongType(), nullable=False),
+        StructField("numbers", LongType(), nullable=False),
+        StructField("min", DoubleType()),
+        StructField("max", DoubleType()),
+        StructField("mean", DoubleType()),
+        StructField("first", DoubleType()),
+        StructField("first_at", TimestampType()),
+        StructField("last", DoubleType()),
+        StructField("last_at", TimestampType()),
+        StructField("held_mean", DoubleType()),
+    ]
+)
+"""Columns of rollups in a lake: a row is about the events of a type in a bucket of time. The
+columns after ``numbers`` are null if there is none."""
+
 
 def check(schema: StructType) -> None:
     """Refuse a schema that does not consist of columns of :data:`KNOWN`, in any order.

@@ -50,6 +50,7 @@ _LOG_CONFIGURATION: Final = Path(__file__).parent / "log4j2.properties"
 _CONFIGURATION: Final[Mapping[str, str]] = {
     "spark.driver.bindAddress": LOOPBACK,
     "spark.driver.host": LOOPBACK,
+    "spark.python.daemon.module": "mariner_spark.daemon",
     # recording where in Python a column was created costs five more Java calls per column
     "spark.python.sql.dataFrameDebugging.enabled": "false",
     "spark.sql.session.timeZone": "UTC",

@@ -109,3 +109,14 @@ class Interval(NamedTuple):
     def contains(self, us: int) -> bool:
         """Whether a moment is in it."""
         return (self.first is None or self.first <= us) and (self.last is None or us <= self.last)
+
+
+EVER: Final = Interval()
+"""Every moment."""
+
+SAFE: Final = Interval(
+    from_datetime(datetime(1678, 1, 1, tzinfo=UTC)),
+    from_datetime(datetime(2262, 1, 1, tzinfo=UTC)) - 1,
+)
+"""Moments that Python and pandas can hold: 64 bits of nanoseconds since 1970 begin in 1677 and end
+in 2262. Whole years, because pandas shifts moments to the time zone of the session."""

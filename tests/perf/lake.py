@@ -2,7 +2,8 @@
 
 Both are read by one session, in turns, with the query of the report ``activity``: events per
 type and hour. Then the same of a lake of many small files, before and after its compaction; numbers
-from the table ``values`` and from the payloads; and what a read of one day, and of one type, opens.
+from rollups, from the column ``value`` and from payloads; and what a read of one day, and of one
+type, opens.
 """
 
 import tempfile
@@ -22,9 +23,9 @@ from pyspark.sql import functions as sf
 import mariner_spark
 from mariner_spark.lake import maintenance
 from mariner_spark.lake.maintenance import compact
-from mariner_spark.lake.tables import EVENTS, VALUES, Lake, arrow_schema
+from mariner_spark.lake.tables import EVENTS, Lake, arrow_schema, files_of
 from mariner_spark.lake.tables import write_rows as write
-from mariner_spark.reader import list_files, read_events, with_value
+from mariner_spark.reader import read_events, with_value
 
 TYPES: Final = [("plant", f"area{i // 10}", f"device{i}", "power") for i in range(100)]
 _DAY_US: Final = 86_400_000_000
@@ -126,7 +127,7 @@ def measure(
         f"    the same, sorted by type: {share:.1%} (at most 10 %),"
         f" {time.monotonic() - started:.1f} s"
     )
-    for name in ("plain", "small/events", "lake/events", "lake/values"):
+    for name in ("plain", "small/events", "lake/events", "lake/rollups"):
         sizes = [i.stat().st_size for i in (directory / name).rglob("*.parquet")]
         yield f"{name}, all files: {sum(sizes) / 1e6:.1f} MB"
 
@@ -151,10 +152,10 @@ def _numbers(
     lake: str,
     count: Callable[[dict[str, Callable[[], DataFrame]]], dict[str, float]],
 ) -> Iterator[str]:
-    """The mean of each type and hour, from the narrow table and from the payloads."""
+    """The mean of each type and hour, from payloads, from numbers, and from rollups."""
     started = time.monotonic()
     maintenance.update(lake)
-    yield f"latest and values: {time.monotonic() - started:.1f} s"
+    yield f"latest and rollups: {time.monotonic() - started:.1f} s"
 
     def means(events: DataFrame) -> DataFrame:
         hour = "date_trunc('hour', timestamp) AS hour"
@@ -168,13 +169,16 @@ def _numbers(
     best = count(
         {
             "payloads": lambda: means(with_value(read_events(spark, lake).drop("value"))),
-            "narrow table": lambda: means(read_events(spark, lake, table=VALUES)),
+            "numbers": lambda: means(read_events(spark, lake)),
+            "rollups": lambda: mariner_spark.read(spark, lake=lake, every="1h").selectExpr(
+                "mean", "numbers AS count"
+            ),
         }
     )
     for name, seconds in best.items():
         yield f"values, {name}: {seconds:.2f} s"
-    ratio = best["payloads"] / best["narrow table"]
-    yield f"    the former to the latter: {ratio:.1f} (at least 5)"
+    for name in ("payloads", "numbers"):
+        yield f"    {name} to rollups: {best[name] / best['rollups']:.1f}"
 
 
 def opened_files(spark: SparkSession, root: Path, events: pa.Table) -> float:
@@ -195,7 +199,7 @@ def bytes_of_type(root: str) -> float:
     lake = Lake(root)
     path = "/".join(TYPES[len(TYPES) // 2])
     chosen = everything = 0
-    for file in list_files(lake.open()):
+    for file in files_of(lake.open(), EVENTS):
         metadata = pq.ParquetFile(file.path, filesystem=lake.files(EVENTS)).metadata
         for number in range(metadata.num_row_groups):
             group = metadata.row_group(number)

@@ -124,6 +124,16 @@ def rows_of(events: Iterable[Event]) -> list[Row]:
     return in_order([row_of(i) for i in events])
 
 
+def safe_rows_of(events: Iterable[Event]) -> list[Row]:
+    """As :func:`rows_of`, with null for source timestamps that Python or pandas refuse."""
+    rows = rows_of(events)
+    for row in rows:
+        source = row["source_timestamp"]
+        if source is not None and not 1678 <= source.year <= 2261:
+            row["source_timestamp"] = None
+    return rows
+
+
 def in_order(rows: Iterable[Row]) -> list[Row]:
     return sorted(rows, key=lambda i: (i["server"], i["session"], i["instance"]))
 

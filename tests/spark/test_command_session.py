@@ -30,6 +30,8 @@ except SystemExit as e:
     print(e.code, found.program, sep="\\n")
 try:
     with spark_errors(), spark_session() as (spark, _):
+        for _ in range(3):  # workers that still write, and say nothing when nobody reads
+            spark.read.format("mariner").load(sys.argv[-1]).take(1)
         os.kill(spark.sparkContext._gateway.proc.pid, signal.SIGKILL)
         spark.range(5).collect()
 except CommandError as e:
@@ -54,7 +56,7 @@ def test_spark_of_a_command_from_its_start_to_its_end(tmp_path: Path) -> None:
 
     It ends its session. Then it has another one, whose Java is killed.
     """
-    fill(tmp_path / "store", plain_events(20))
+    fill(tmp_path / "store", plain_events(20_000))
     temporary, out = tmp_path / "temporary", tmp_path / "out"
     temporary.mkdir()
     environment = {i: j for i, j in os.environ.items() if i not in {"JAVA_HOME", "SPARK_HOME"}}

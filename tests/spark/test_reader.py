@@ -6,17 +6,21 @@ from datetime import UTC, date, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from pyspark.sql import SparkSession
+from msgspec.structs import replace
+from pyspark.sql import DataFrame, SparkSession
 
 import mariner_spark
-from mariner_spark import schema
+from eventer_bridge.model import Timestamp
+from mariner_spark import schema, times
 from mariner_spark.errors import OptionError
+from mariner_spark.lake.ingest import ingest_store
 from mariner_spark.source import options
 from mariner_spark.source.options import Selection, to_options
 from mariner_spark.times import Interval
 from tests.spark.source.test_network import served
-from tests.spark.support import Row, count_scanned, fill, plain_events, read, rows_of
+from tests.spark.support import Row, count_scanned, fill, plain_events, read, rows_of, safe_rows_of
 
 STORED = plain_events(2_000) + plain_events(100, server=8)
 MINUTE = datetime(2025, 1, 1, 0, 1, tzinfo=UTC)
@@ -68,6 +72,44 @@ def within(moment: datetime) -> bool:
     return MINUTE <= moment <= MINUTE + timedelta(minutes=1)
 
 
+def test_a_wrong_clock_of_a_client_stops_nobody(spark: SparkSession, tmp_path: Path) -> None:
+    """Python and pandas get its source timestamps as null; those who ask get them as they are."""
+    years = (1, 1677, 1678, 2261, 2262, 9999)
+    moments = [datetime(year, 1, 1, tzinfo=UTC) for year in years]
+    moments += [datetime(year, 12, 31, 23, 59, 59, 999_999, UTC) for year in years]
+    sources: list[Timestamp | None] = [times.to_timestamp(times.from_datetime(i)) for i in moments]
+    sources += [None, Timestamp(-(10**15), 0), Timestamp(10**15, 0)]
+    events = [
+        replace(event, source_timestamp=source)
+        for event, source in zip(plain_events(len(sources)), sources, strict=True)
+    ]
+    fill(tmp_path / "store", events)
+    ingest_store(str(tmp_path / "lake"), tmp_path / "store")
+    exact = [row["source_timestamp"] for row in rows_of(events)]
+    shown = [row["source_timestamp"] for row in safe_rows_of(events)]
+    assert len(set(shown)) == 5
+    for place in ({"store": tmp_path / "store"}, {"lake": tmp_path / "lake"}):
+        given: dict[str, Any] = {**place, "columns": ["session", "instance", "source_timestamp"]}
+        frame = mariner_spark.read(spark, **given).orderBy("session", "instance")
+        assert frame.toArrow().column("source_timestamp").to_pylist() == shown
+        collected = [i.source_timestamp for i in frame.collect()]
+        assert [i and i.astimezone(UTC) for i in collected] == shown
+        table: Any = frame.toPandas()
+        pandas = table["source_timestamp"]
+        expected = [i and i.replace(tzinfo=None) for i in shown]
+        assert pandas.astype(object).where(pandas.notna(), None).tolist() == expected
+        clipped = mariner_spark.read(spark, **given, source_out_of_range="clip")
+        assert in_id_order(clipped) == exact
+        # they are selected by what was registered
+        old = mariner_spark.read(spark, **given, source_to="1600-01-01")
+        assert in_id_order(old) == [None, None, None]
+
+
+def in_id_order(frame: DataFrame) -> list[datetime | None]:
+    table = frame.orderBy("session", "instance").toArrow()
+    return list(table.column("source_timestamp").to_pylist())
+
+
 async def test_of_a_gateway(spark: SparkSession, tmp_path: Path) -> None:
     async with served(tmp_path, STORED) as found:
         access: dict[str, Any] = {
@@ -105,6 +147,9 @@ DAY = 24 * HOUR
         ({"source_to": datetime(1970, 1, 1, 2, tzinfo=timezone(timedelta(hours=1)))},
          Selection(source=Interval(None, HOUR))),
         ({"servers": 7}, Selection(servers=frozenset((7,)))),
+        ({"servers": np.array([7, 8])}, Selection(servers=frozenset((7, 8)))),
+        ({"from_": np.int64(1), "to": np.float32(1.5)},
+         Selection(time=Interval(1_000_000, 1_500_000))),
         ({"servers": {-1, 7}}, Selection(servers=frozenset((-1, 7)))),
     ],
 )  # fmt: skip
@@ -139,12 +184,17 @@ EXPECTED_MOMENT = "expected a datetime, a date, a string or seconds"
         ({**ANY, "to": 1e300}, "to: '1e+300': expected ISO 8601"),
         ({**ANY, "from_": 2, "to": 1}, "from_: is later than to"),
         ({**ANY, "servers": "7"}, "servers: expected an id, or a list of ids, not str"),
+        ({**ANY, "servers": np.bool_(True)}, "servers: expected an id, or a list of ids, not bool"),
         ({**ANY, "servers": [True]}, "servers: expected an id, or a list of ids, not list"),
         ({**ANY, "servers": []}, "servers: '': expected ids of servers"),
         ({**ANY, "partitions": 0}, "partitions: '0': expected a number from 1 to 10000"),
+        (
+            {**ANY, "source_out_of_range": "text"},
+            "source_out_of_range: 'text': expected null or clip",
+        ),
         ({**ANY, "columns": "type"}, "columns: expected a list of names, not 'type'"),
         ({**ANY, "columns": []}, "columns: expected a list of names, not []"),
-        ({**ANY, "columns": ["value"]}, "columns: no column 'value', expected some of server, ses"),
+        ({**ANY, "columns": ["size"]}, "columns: no column 'size', expected some of server, ses"),
         ({**ANY, "columns": ["type", "type"]}, "columns: names 'type' twice"),
     ],
 )

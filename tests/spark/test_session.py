@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+from pathlib import Path
 
 import psutil
 import pytest
@@ -9,6 +10,7 @@ from pyspark.sql import SparkSession
 
 import mariner_spark
 from mariner_spark import limits, session
+from tests.spark.support import fill, plain_events
 
 
 def test_a_local_session_is_quiet_and_counts_time_in_utc(spark: SparkSession) -> None:
@@ -21,6 +23,25 @@ def test_a_session_that_there_is_is_used_as_it_is(spark: SparkSession) -> None:
     given = mariner_spark.get_session(master="local[7]", configuration={"spark.x": "y"})
     assert given is spark
     assert dict(given.sparkContext.getConf().getAll()) == before
+
+
+def test_workers_are_of_this_environment_even_if_it_is_not_activated(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(tmp_path, plain_events(10))
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    # what PySpark takes from PATH
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", "/usr/bin/false")
+    mariner_spark.register(spark)
+    assert mariner_spark.read(spark, store=tmp_path).count() == 10
+
+
+def test_of_a_type_that_is_shorter_a_segment_is_null(spark: SparkSession, tmp_path: Path) -> None:
+    """As ``spark/README.md`` says: other ways fail where SQL is ANSI's."""
+    fill(tmp_path, plain_events(10))
+    events = mariner_spark.read(spark, store=tmp_path)
+    found = events.selectExpr("get(type, 2)", "get(type, 3)").distinct().collect()
+    assert {tuple(i) for i in found} == {(f"d{i}", None) for i in range(10)}
 
 
 def test_a_gateway_on_this_machine_goes_first(spark: SparkSession) -> None:

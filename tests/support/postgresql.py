@@ -171,8 +171,10 @@ class Node:
         """Come back as a standby of another server, with nothing of what it had."""
         self.kill()
         shutil.rmtree(self._data)
-        its = ("-D", str(self._data), "-c", "fast", "-R", "-h", "127.0.0.1", "-U", OWNER)
+        its = ("-D", str(self._data), "-c", "fast", "-h", "127.0.0.1", "-U", OWNER)
         self._cluster.run("pg_basebackup", *its, "-p", str(primary.port))
+        # not by -R, whose primary_conninfo would hold whatever this one is to follow later
+        self._cluster.call("touch", str(self._data / "standby.signal"))
         self.configure(port=str(self.port))
         self.follow(primary)
         self.start()

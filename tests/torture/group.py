@@ -19,7 +19,7 @@ from mariner.client.client import Client
 from tests.support.postgresql import Cluster, cluster
 from tests.torture.group_faults import OF_DATABASE, OF_GATEWAYS, Fault, Rig, spread
 from tests.torture.group_site import KEPT_MARKS, MARK, group_site
-from tests.torture.group_traffic import first_of, traffic
+from tests.torture.group_traffic import first_of, place_of, traffic
 from tests.torture.ledger import OURS, SERVER_ID, ViolationError, read_store
 from tests.torture.report import Progress
 
@@ -85,7 +85,9 @@ async def _rounds(
                 await _fail(rig, faults)
                 n_rows = await _check(rig, is_last=n == max(rounds))
             except* (TimeoutError, ViolationError) as e:
-                raise ViolationError(f"round {n}, {rig.now}: {first_of(e)!r}") from e
+                first = first_of(e)
+                text = f"round {n}, {rig.now}: {first!r} in {place_of(first)}"
+                raise ViolationError(text) from e
             on_done(n)
         rig.add(rig.traffic, n_rows)
 

@@ -5,6 +5,7 @@ import contextlib
 import functools
 import random
 import time
+import traceback
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Mapping, Sequence
 from itertools import cycle, pairwise
@@ -397,6 +398,12 @@ async def traffic(site: GroupSite, chance: random.Random) -> AsyncIterator[Traff
             running.cancel()
     except* ViolationError as e:
         raise first_of(e) from None
+
+
+def place_of(error: BaseException) -> str:
+    """The function and line that was waited for or failed, of the rig's own."""
+    own = [i for i in traceback.extract_tb(error.__traceback__) if "/tests/" in i.filename]
+    return " < ".join(f"{i.name}:{i.lineno}" for i in reversed(own[-3:]))
 
 
 def first_of(group: ExceptionGroup[E]) -> E:

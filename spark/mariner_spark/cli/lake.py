@@ -71,6 +71,15 @@ def lake() -> None:
     help="Path in JSON payloads to the numbers of the column 'value'. Default: the lake's path,"
     " or $.value for a new lake.",
 )
+@click.option(
+    "--column",
+    "columns",
+    multiple=True,
+    metavar="NAME=PATH:TYPE",
+    help="Make a value in JSON payloads a column of a new lake, such as quality=$.quality:string."
+    " TYPE: string, double or boolean; a value of another type is null. Can be repeated. Default:"
+    " the lake's columns.",
+)
 def ingest(
     *,
     server: Target,
@@ -82,14 +91,16 @@ def ingest(
     batch: int | None,
     allow_loss: bool,
     value_path: str | None,
+    columns: tuple[str, ...],
 ) -> None:
     """Append the events of a gateway or a store that LAKE does not have yet.
 
     Makes the lake if there is none. Adds each event once, however often you run it and whichever
     gateway it comes from: --host can name several, separated by commas (a,b:23015). Once it has
-    begun, it waits for a gateway that is away. Then it updates the tables latest and values.
+    begun, it waits for a gateway that is away. Then it updates the tables latest and rollups.
     With --follow it also compacts the lake once an hour; otherwise run `mariner lake compact` now
-    and then. No Spark is needed. Options other than --value-path are for a gateway.
+    and then. No Spark is needed. Options other than --value-path and --column are for a
+    gateway.
 
     Exit code 0: added; 1: it failed, and what was added before stays; 2: wrong usage; 130:
     interrupted (SIGINT, SIGTERM).
@@ -101,13 +112,19 @@ def ingest(
         raise click.UsageError("Expected either --name, for a gateway, or --store.")
     started = time.monotonic()
     with spark_errors(), interruptible():
-        from mariner_spark.lake import ingest as ingestion  # noqa: PLC0415  # only for this command
+        # only for this command
+        from mariner_spark.lake import columns as named  # noqa: PLC0415
+        from mariner_spark.lake import ingest as ingestion  # noqa: PLC0415
         from mariner_spark.lake.maintenance import count  # noqa: PLC0415
 
         if store is not None:
             with progress("ingest") as on_progress:
                 n_added = ingestion.ingest_store(
-                    path, store, value_path=value_path, on_progress=on_progress
+                    path,
+                    store,
+                    value_path=value_path,
+                    columns=named.parse(columns),
+                    on_progress=on_progress,
                 )
         else:
             source = _source_options(server, server_ids, batch)
@@ -120,6 +137,7 @@ def ingest(
                     path,
                     source,
                     value_path=value_path,
+                    columns=named.parse(columns),
                     interval_s=interval if follow else None,
                     on_progress=lambda: status.update(
                         f"{counted(count(path)[0], 'event')} in the lake"
@@ -171,7 +189,7 @@ def compact(path: str, grace_hours: int, by_type: bool) -> None:
 @lake.command()
 @_LAKE
 def rebuild(path: str) -> None:
-    """Rebuild the tables latest and values of LAKE from its events.
+    """Rebuild the tables latest and rollups of LAKE from its events.
 
     Needed only if they are damaged: `mariner lake ingest` keeps them up to date.
 
@@ -201,6 +219,32 @@ def info(path: str, is_json: bool) -> None:
         output.write_json(found)
     else:
         output.write_pairs(_rows(path, found))
+
+
+@lake.command()
+@_LAKE
+@click.option(
+    "--dialect",
+    type=click.Choice(["duckdb", "spark", "trino"]),
+    required=True,
+    help="Of the engine that will run them. Spark and Trino need their Delta connector, DuckDB its"
+    " extension delta.",
+)
+def sql(path: str, dialect: str) -> None:
+    """Print SQL that makes the tables of LAKE and its views known to an engine.
+
+    Tables: events, latest, rollups. Views: numbers (those of events); minutes, hours, days (rollups
+    with the mean over time).
+
+    Exit code 0: printed; 1: it cannot be read; 2: there is no lake, or wrong usage.
+    """
+    with spark_errors():
+        from mariner_spark.lake import sql as texts  # noqa: PLC0415
+        from mariner_spark.lake.tables import Lake  # noqa: PLC0415
+
+        found = Lake(path)
+        found.open()
+        output.write_text(";\n\n".join(texts.statements(found, dialect)) + ";")
 
 
 _OPTIONS = server_options("MARINER", 23014, is_named=False)
@@ -246,7 +290,8 @@ def _rows(path: str, found: "LakeInfo") -> list[tuple[str, str]]:
         )
         for server, last in sorted(found.positions.items())
     )
-    return [*rows, ("values of", found.value_path)]
+    rows.append(("values of", found.value_path))
+    return [*rows, ("columns", ", ".join(found.columns))] if found.columns else rows
 
 
 def _moment(us: int) -> str:

@@ -18,15 +18,17 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 
 from eventer_bridge.model import EventType, Timestamp
 from mariner.cli import output
-from mariner.cli.run import EXIT_FAILED, CommandError
+from mariner.cli.run import EXIT_CONDITION, EXIT_FAILED, CommandError
 from mariner.cli.target import choose_token, server_options
 from mariner.cli.values import LAST_TIME, PATTERN, TIME, TIME_HELP
 from mariner_spark.cli import interruptible, spark_errors, spark_session, without_secrets
 from mariner_spark.limits import DUCKDB_EVENTS
 
 if TYPE_CHECKING:
+    from mariner_spark.reports.figures import Condition
     from mariner_spark.reports.job import ReportJob
     from mariner_spark.reports.sources import Source
+    from mariner_spark.reports.views import Row
 
 NAMES: Final = (
     *("activity", "latest", "values", "gaps", "latency"),
@@ -89,6 +91,35 @@ _ADDRESS: Final = re.compile(r"(?:\[[^\]]+\]|[^:\[\]]+)(?::[0-9]{1,5})?")
     f" {DUCKDB_EVENTS:,} events in the store or the lake.",
 )
 @click.option(
+    "--time-zone",
+    "zone",
+    metavar="ZONE",
+    default="UTC",
+    show_default=True,
+    help="Time zone of the page, as Europe/Berlin; that of --from and --to is in their texts, and"
+    " files have UTC. Buckets of days begin at the midnight of the first event's offset.",
+)
+@click.option(
+    "--console",
+    metavar="URL",
+    help="Address of a console: rows and charts of the page lead to their events there. It may"
+    " name a gateway: http://127.0.0.1:23080/?gateway=plant.",
+)
+@click.option(
+    "--compare",
+    "is_compared",
+    is_flag=True,
+    help="Compare figures with those of the span before --from, which is as long.",
+)
+@click.option(
+    "--fail-if",
+    "conditions",
+    metavar="CONDITION",
+    multiple=True,
+    help="End with exit code 5 if this holds, as 'gaps.longest_s > 3600': a figure of a report,"
+    " <, <=, =, >= or >, and a number. Can be repeated.",
+)
+@click.option(
     "--out",
     metavar="DIR",
     type=click.Path(path_type=Path, file_okay=False),
@@ -107,6 +138,10 @@ def report(  # noqa: PLR0917  # click gives all of them by name
     value_path: str | None,
     depth: int,
     engine: str,
+    zone: str,
+    console: str | None,
+    is_compared: bool,
+    conditions: Sequence[str],
     out: Path,
     **access: Any,
 ) -> None:
@@ -128,8 +163,20 @@ def report(  # noqa: PLR0917  # click gives all of them by name
 
     --type does not apply to availability and runs, which need all events of a server.
 
+    \b
+    Figures, for --fail-if and --compare:
+      activity      events, bytes
+      latest        rows (types)
+      values        numbers, types
+      gaps          rows (gaps), types, open (until the end), longest_s
+      latency       late, future, with_source, p99_s and max_s (the largest of all prefixes)
+      availability  engines, clients, killed, share (the least), longest_down_s
+      runs          rows (times up)
+      top           rows (types)
+
     Exit code 0: the reports are made, even if there are no events; 1: the engine, the store,
-    the lake or the gateway failed; 2: no such store or lake, or wrong usage; 130: interrupted.
+    the lake or the gateway failed; 2: no such store or lake, or wrong usage; 5: a condition of
+    --fail-if holds; 130: interrupted.
     """  # noqa: D301  # \b is meant: click does not fill the paragraph after it
     if [store, lake, gateway].count(None) != 2:
         raise click.UsageError("Expected exactly one of --store, --lake and --gateway.")
@@ -138,7 +185,8 @@ def report(  # noqa: PLR0917  # click gives all of them by name
         source = _gateway_arguments(gateway, access)
     with spark_errors(), _progress() as on_step:
         # only for this command
-        from mariner_spark.reports.job import ReportJob, check  # noqa: PLC0415
+        from mariner_spark.reports import formats  # noqa: PLC0415
+        from mariner_spark.reports.job import PAGE, ReportJob, check  # noqa: PLC0415
 
         job = ReportJob(
             source=source,
@@ -150,11 +198,27 @@ def report(  # noqa: PLR0917  # click gives all of them by name
             last=None if last is None else last.to_iso(),
             value_path=value_path,
             depth=depth,
+            zone=zone,
+            console=console,
+            is_compared=is_compared,
         )
         check(job)
+        failing = _conditions(conditions, job)
         with _source(engine, job, on_step) as (events, check_interrupted):
-            page = _generate(events, job, on_step, check_interrupted)
-    output.write_text(str(page))
+            totals = _generate(events, job, on_step, check_interrupted)
+    output.write_text(str(out / PAGE))
+    if held := [i for i in failing if i.holds(totals[i.report])]:
+        found = (f"{i}: it is {formats.plain(totals[i.report][i.figure])}" for i in held)
+        raise CommandError("; ".join(found), EXIT_CONDITION)
+
+
+def _conditions(texts: Sequence[str], job: "ReportJob") -> list["Condition"]:
+    """Conditions of --fail-if; raises OptionError."""
+    from mariner_spark.reports import figures, generate  # noqa: PLC0415
+
+    made = {name: generate.REPORTS[name].figures for name in job.names or generate.REPORTS}
+    known = {name: [i.name for i in its] for name, its in made.items()}
+    return [figures.parse(text, known) for text in texts]
 
 
 @contextlib.contextmanager
@@ -184,7 +248,7 @@ def _generate(
     job: "ReportJob",
     on_step: Callable[[str, int | None], None],
     check_interrupted: Callable[[], None],
-) -> Path:
+) -> dict[str, "Row"]:
     from mariner_spark.reports import generate  # noqa: PLC0415
 
     def on_progress(what: str, n_steps: int) -> None:

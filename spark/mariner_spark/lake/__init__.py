@@ -1,9 +1,9 @@
 """The lake: events as Delta tables, written by ``deltalake`` without a JVM.
 
 Tables
-    ``LAKE/events`` has the events, ``LAKE/latest`` the last one of each type, and ``LAKE/values``
-    their numbers (type, time, number). ``events`` and ``values`` are partitioned by ``date``. The
-    latter two are derived from the first, and can be rebuilt from it.
+    ``LAKE/events`` has the events, ``LAKE/latest`` the last one of each type, and ``LAKE/rollups``
+    what they were in each minute, hour and day (``rollups``). The latter two are derived from the
+    first, and can be rebuilt from it.
 
 Each event once
     Ids of a server ascend, so its position in the lake, its last event, says which events are

@@ -25,6 +25,7 @@ from eventer_bridge.backends import history
 from eventer_bridge.model import EventId, Timestamp
 from mariner_spark import limits, schema, times
 from mariner_spark.errors import LakeError, ProcessKilledError
+from mariner_spark.lake.columns import NamedColumn
 from mariner_spark.lake.maintenance import compact, update
 from mariner_spark.lake.tables import EVENTS, Lake
 from mariner_spark.lake.writer import Positions, ReadPart, append, positions_of, write_new
@@ -48,6 +49,7 @@ def ingest(
     source: Mapping[str, str],
     *,
     value_path: str | None = None,
+    columns: Sequence[NamedColumn] = (),
     interval_s: float | None = None,
     on_progress: Callable[[], None] = lambda: None,
 ) -> int:
@@ -62,24 +64,26 @@ def ingest(
             client may see are ingested: a lake has all events of each server.
         value_path: path in JSON payloads of the column ``value``; None: as before,
             ``$.value`` for a new lake.
+        columns: named columns of a new lake; none: as before.
         interval_s: seconds between two looks of a continuous run; None: what is available now.
         on_progress: called after each look. If it raises, the run ends.
 
     Raises:
-        LakeError: the lake cannot be read or written, its values are from another path, or a
+        LakeError: the lake cannot be read or written, its values or columns are others, or a
             gateway has another history of a server.
         MarinerSparkError: it would be in a store.
         OptionError: an option is wrong, or a gateway refuses this client.
         SourceError, MarinerError: events were deleted, or a gateway violated the protocol.
     """
-    lake, stream = Lake(path), StreamReader(options.parse(source), schema.WITHOUT_TYPE)
-    lake.check(value_path)
+    lake, given = Lake(path), options.parse({**source, "source_out_of_range": options.CLIP})
+    stream = StreamReader(given, schema.WITHOUT_TYPE)
+    lake.check(value_path, columns)
     is_endless = interval_s is not None
     try:
         if not is_endless:
             stream.prepareForTriggerAvailableNow()
         start = _find_start(lake, stream)
-        lake.create(EVENTS, value_path)
+        lake.create(EVENTS, value_path, columns)
         n_added, updated_s = 0, time.monotonic()
         compacted_s = updated_s
         with processes() as pool:
@@ -104,6 +108,7 @@ def ingest_store(
     store_path: Path,
     *,
     value_path: str | None = None,
+    columns: Sequence[NamedColumn] = (),
     on_progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> int:
     """Append the events of a store, or of a backup, that a lake lacks, as :func:`ingest` does.
@@ -112,17 +117,17 @@ def ingest_store(
     OptionError if there is no store, or it cannot be read; StorageError if it is damaged.
     """
     lake, driver, store_path = Lake(path), snapshots.this_driver(), store_path.absolute()
-    base = positions_of(lake.check(value_path))
+    base = positions_of(lake.check(value_path, columns))
     known = {server: position.session for server, position in base.items()}
     found = store.find_servers(store_path, driver, known)
-    lake.create(EVENTS, value_path)
+    lake.create(EVENTS, value_path, columns)
     moments = ((server, str(store_path), i) for server, i in found.timestamps.items())
     _check(lake, base, found.histories, moments)
     selection = Selection(time=found.time_after({i: j.timestamp for i, j in base.items()}))
     n_parts = 1 + found.events_after(known) // limits.PART_ROWS
     parts = store.plan(store_path, driver, selection, n_parts)
-    columns = Columns(schema.arrow_schema(schema.WITHOUT_TYPE))
-    read = partial(store.read, selection=selection, columns=columns)
+    all_columns = Columns(schema.arrow_schema(schema.WITHOUT_TYPE))
+    read = partial(store.read, selection=selection, columns=all_columns)
     with processes() as pool:
         n_added = _add(lake, read, parts, pool, histories=found.histories, on_progress=on_progress)
     update(path)

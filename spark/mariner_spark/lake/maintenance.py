@@ -1,18 +1,19 @@
 """Maintenance of a lake: compaction, the derived tables, and a summary.
 
-``latest`` has the last event of each type, with the columns of ``events``; ``values`` has type,
-time and number of the events with a number. Each has an application transaction: the version of
-``events`` that it includes. An update reads the files that later commits added, and commits its
-rows together with the new version. Where these files do not tell everything, because the log or a
-vacuum no longer has them, or somebody deleted events, it makes the table anew.
+``latest`` has the last event of each type, with the columns of ``events``; ``rollups`` what the
+events of a type were in each minute, hour and day (``rollups``). Each has an application
+transaction: the version of ``events`` that it includes. An update reads the files that later
+commits added, and commits its rows together with the new version. Where these files do not tell
+everything, because the log or a vacuum no longer has them, or somebody deleted events, it makes the
+table anew.
 """
 
 import dataclasses
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import chain, groupby
-from operator import itemgetter
+from itertools import groupby
+from operator import attrgetter
 from typing import Final
 
 import msgspec
@@ -20,12 +21,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable, Transaction
-from deltalake.transaction import RemoveAction
+from deltalake.transaction import AddAction, RemoveAction
 
 from mariner_spark import limits, times
 from mariner_spark.errors import LakeError
-from mariner_spark.lake import tables
-from mariner_spark.lake.tables import EVENTS, LATEST, ORDER, TABLES, VALUES, Lake, arrow_schema
+from mariner_spark.lake import rollups, tables
+from mariner_spark.lake.rollups import Renewed
+from mariner_spark.lake.tables import (
+    EVENTS,
+    LATEST,
+    ORDER,
+    ROLLUPS,
+    TABLES,
+    Lake,
+    TableFile,
+)
 from mariner_spark.lake.writer import Position, positions_of
 
 # --- compaction ---------------------------------------------------------------------------
@@ -51,7 +61,7 @@ def compact(
 
     Files that belong to no table (any more) are kept for ``grace_hours``: longer than the longest
     query and batch of an ingestion. ``is_by_type`` sorts the rows of each day by type and time,
-    rather than by time: every file of ``events`` and ``values`` is written anew. Raises LakeError.
+    rather than by time: every file of ``events`` is written anew. Raises LakeError.
     """
     lake = Lake(path)
     lake.open()
@@ -59,50 +69,53 @@ def compact(
     for name in TABLES:
         if (table := lake.find(name)) is None:
             continue
-        for group in _groups(table, is_by_type) if name != LATEST else ():
-            n_new = _merge(lake, name, group, is_by_type)
+        is_sorted_anew = is_by_type and name == EVENTS
+        for group in _groups(table, name, is_sorted_anew) if name != LATEST else ():
+            n_new = _merge(lake, name, group, is_sorted_anew)
             replaced += len(group) if n_new else 0
             written += n_new
         deleted += len(lake.vacuum(name, grace_hours))
     return Compacted(replaced, written, deleted)
 
 
-def _groups(table: DeltaTable, is_by_type: bool) -> Iterator[list[str]]:
-    """Files to be merged into one each: of a day, in order of time, as far as they fit."""
-    found = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+def _groups(table: DeltaTable, name: str, is_by_type: bool) -> Iterator[list[TableFile]]:
+    """Files to be merged into one each: of a partition, in order of time, as far as they fit."""
     # other tools may write files without statistics: they stay as they are
-    files = [i for i in found if i["num_records"] and i.get("min.timestamp")]
-    order = itemgetter("partition.date", "min.timestamp")
-    for _, of_day in groupby(sorted(files, key=order), itemgetter("partition.date")):
-        group: list[str] = []
+    files = [i for i in tables.files_of(table, name) if i.rows and i.time.first is not None]
+    files.sort(key=lambda i: (i.partition, i.time))
+    for _, of_partition in groupby(files, attrgetter("partition")):
+        group: list[TableFile] = []
         rows = n_bytes = 0
-        for file in of_day:
-            n_new, size = file["num_records"], file["size_bytes"]
-            is_large = n_new >= limits.FILE_ROWS // 2 or size >= limits.MERGED_BYTES // 2
+        for file in of_partition:
+            is_large = file.rows >= limits.FILE_ROWS // 2 or file.bytes >= limits.MERGED_BYTES // 2
             if is_large and not is_by_type:  # two such files do not fit into one
                 continue
-            if group and (rows + n_new > limits.FILE_ROWS or n_bytes + size > limits.MERGED_BYTES):
+            rows, n_bytes = rows + file.rows, n_bytes + file.bytes
+            if group and (rows > limits.FILE_ROWS or n_bytes > limits.MERGED_BYTES):
                 yield group
-                group, rows, n_bytes = [], 0, 0
-            group.append(file["path"])
-            rows, n_bytes = rows + n_new, n_bytes + size
+                group, rows, n_bytes = [], file.rows, file.bytes
+            group.append(file)
         yield group
 
 
-def _merge(lake: Lake, name: str, paths: list[str], is_by_type: bool) -> int:
-    """Replace files of a day by one, unless it is one already, or another compaction was faster.
+def _merge(lake: Lake, name: str, files: list[TableFile], is_by_type: bool) -> int:
+    """Replace files of a partition by one, unless it is one, or another compaction was faster.
 
     Returns the number of files that replace them.
     """
-    if len(paths) < (1 if is_by_type else 2):
+    if len(files) < (1 if is_by_type else 2):
         return 0
+    paths = [i.path for i in files]
     try:
         rows = pa.concat_tables(tables.read_rows(lake, name, i) for i in paths)
     except LakeError as e:
         if isinstance(e.__cause__, FileNotFoundError):
             return 0  # and a vacuum followed it
         raise
-    new = tables.write_rows(lake, name, rows, is_by_type=is_by_type)
+    if name == ROLLUPS:
+        new = [tables.write_rollups(lake, files[0].partition, rows)]
+    else:
+        new = tables.write_rows(lake, name, rows, is_by_type=is_by_type)
     values, now_ms = dict(new[0].partition_values), int(time.time() * 1000)
     old = [RemoveAction(i, False, now_ms, None, values) for i in paths]
     added = [dataclasses.replace(i, data_change=False) for i in new]
@@ -149,7 +162,7 @@ def update(path: str, *, is_new: bool = False) -> None:
             raise LakeError(f"{lake}: table {name}: {limits.COMMIT_TRIES} commits failed")
 
     with ThreadPoolExecutor() as pool:
-        list(pool.map(bring, (LATEST, VALUES)))
+        list(pool.map(bring, (LATEST, ROLLUPS)))
 
 
 def behind(lake: Lake, events: DeltaTable, table: DeltaTable) -> int:
@@ -163,25 +176,30 @@ def _update(lake: Lake, name: str, is_new: bool) -> bool:
     """Have a derived table include all events; false: another commit was faster."""
     table = lake.create(name)
     events = lake.open()  # after it: so it has all versions that the table includes
-    first, last = _included(table) + 1, events.version()
-    if first > last and not is_new:
+    included, last = _included(table), events.version()
+    if included >= last and not is_new:
         return True
-    paths = None if is_new or first == 0 else _added(lake, first, last)
+    paths = None if is_new or included < 0 else _added(lake, included + 1, last)
     if is_new := paths is None:
         paths = tables.paths_of(events)
-    if name == LATEST and paths:
-        known = [] if is_new else tables.paths_of(table)
-        old = [tables.read_rows(lake, LATEST, path) for path in known]
-        rows = pa.concat_tables([arrow_schema(LATEST).empty_table(), *old])
-        for path in sorted(paths, reverse=True):  # by time: the others seldom have later events
-            rows = _with_later(lake, rows, path)
-        parts, is_new = iter([rows]), True
+    if name == LATEST:
+        done = Renewed(_latest(lake, [] if is_new else tables.paths_of(table), paths), [])
+        replaces_all = is_new or bool(paths)
     else:
-        columns, is_number = arrow_schema(VALUES).names, pc.field("value").is_valid()
-        parts = (tables.read_rows(lake, EVENTS, path, columns).filter(is_number) for path in paths)
-    written = [tables.write_rows(lake, name, rows) for rows in parts if rows.num_rows]
-    files = [*chain.from_iterable(written)]
-    return lake.commit(table, name, files, [Transaction(_APP, last)], replaces_all=is_new)
+        done, replaces_all = rollups.renew(lake, events, None if is_new else table, paths), is_new
+    now_ms = int(time.time() * 1000)
+    gone = [RemoveAction(i.path, True, now_ms, None, {"every": i.partition}) for i in done.replaced]
+    transactions = [Transaction(_APP, last)]
+    return lake.commit(table, name, [*gone, *done.added], transactions, replaces_all=replaces_all)
+
+
+def _latest(lake: Lake, known: list[str], paths: list[str]) -> list[AddAction]:
+    """Files with the rows of ``latest`` that follow from those in some files and from events."""
+    old = [tables.read_rows(lake, LATEST, path) for path in known]
+    rows = pa.concat_tables([lake.schema(LATEST).empty_table(), *old])
+    for path in sorted(paths, reverse=True):  # by time: the others seldom have later events
+        rows = _with_later(lake, rows, path)
+    return tables.write_rows(lake, LATEST, rows) if rows.num_rows else []
 
 
 def _added(lake: Lake, first: int, last: int) -> list[str] | None:
@@ -248,15 +266,16 @@ class LakeInfo(msgspec.Struct, frozen=True):
     """Summary of a lake; printed by ``mariner lake info --json``.
 
     ``first`` and ``last``: timestamps of events, microseconds since 1970, None without events;
-    after a compaction the log has them in milliseconds. ``positions``: the last event of each
-    server; ``lag_s``: its age by the clock of this machine, which grows if the server registers
-    nothing.
+    after a compaction the log has them in milliseconds. ``columns``: the named ones.
+    ``positions``: the last event of each server; ``lag_s``: its age by the clock of this machine,
+    which grows if the server registers nothing.
     """
 
     tables: dict[str, TableInfo]
     first: int | None
     last: int | None
     value_path: str
+    columns: list[str]
     positions: dict[int, Position]
     lag_s: dict[int, float]
 
@@ -286,6 +305,7 @@ def info(path: str, *, grace_hours: int = limits.GRACE_HOURS) -> LakeInfo:
         first=min(moments, default=None),
         last=max(moments, default=None),
         value_path=tables.value_path_of(events),
+        columns=[*map(str, tables.columns_of(events))],
         positions=known,
         lag_s={server: now_s - i.timestamp / 1e6 for server, i in known.items()},
     )

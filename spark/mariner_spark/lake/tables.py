@@ -1,8 +1,9 @@
 """The Delta tables of a lake: where they are, their columns, and their files.
 
-A file has rows of one day (UTC) of ``timestamp``, sorted by it, in row groups of which each task of
-Spark reads one. A written file is no part of a table until it is committed. Credentials for object
-stores come from the environment, by the names of the ``object_store`` library
+A file of ``events`` has rows of a day (UTC) of ``timestamp``, sorted by it, in row groups of which
+each task of Spark reads one; a file of ``rollups`` has buckets of one width, sorted by type. A
+written file is no part of a table until it is committed. Credentials for object stores come from
+the environment, by the names of the ``object_store`` library
 (``AWS_ACCESS_KEY_ID``, ``GOOGLE_SERVICE_ACCOUNT``, ``AZURE_STORAGE_ACCOUNT_KEY``, …).
 """
 
@@ -16,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -26,18 +27,21 @@ from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction, RemoveAction
+from numpy.typing import NDArray
 from pyarrow import fs
 
 from eventer_bridge.errors import StorageError
 from eventer_bridge.resources import blocking_entry
 from mariner_spark import limits, schema, times, type_path, values
 from mariner_spark.errors import LakeError, MarinerSparkError, NoLakeError
+from mariner_spark.lake.columns import COLUMNS, NamedColumn, of_properties, to_property
 from mariner_spark.source.options import local_path
+from mariner_spark.times import EVER, Interval
 
 EVENTS: Final = "events"
 LATEST: Final = "latest"
-VALUES: Final = "values"
-TABLES: Final = (EVENTS, LATEST, VALUES)
+ROLLUPS: Final = "rollups"
+TABLES: Final = (EVENTS, LATEST, ROLLUPS)
 
 ORDER: Final = ("timestamp", "server", "session", "instance")
 """Columns that events are sorted by."""
@@ -48,7 +52,7 @@ SCHEMES: Final = frozenset(("s3", "s3a", "gs", "az", "abfs", "abfss"))
 VALUE_PATH: Final = "mariner.valuePath"
 """Table property: the path in JSON payloads of the column ``value``."""
 
-STATISTICS: Final = ("timestamp", "server", "session", "type_path")
+STATISTICS: Final = ("timestamp", "bucket", "server", "session", "type_path")
 """Columns whose bounds are in the log. Long payloads have no place there."""
 
 _OLD_FORMAT: Final = "_manifest.json"
@@ -60,21 +64,27 @@ _NOISE: Final = re.compile(r"\x1b\[[0-9;]*m|↳|\n\s*0: .*", re.DOTALL)
 
 
 def arrow_schema(table: str) -> pa.Schema:
-    """Columns of a table, without its partition column ``date``; all may be null for Delta."""
-    names = ("type_path", "timestamp", "value") if table == VALUES else schema.LAKE_SCHEMA.names
-    fields = {i.name: i.with_nullable(True) for i in schema.arrow_schema(schema.LAKE_SCHEMA)}
-    fields["type"] = pa.field("type", pa.list_(pa.string()))
-    return pa.schema([fields[i] for i in names])
+    """Columns of a table, without its partition column; all may be null for Delta."""
+    columns = schema.ROLLUP_SCHEMA if table == ROLLUPS else schema.LAKE_SCHEMA
+    fields = [i.with_nullable(True) for i in schema.arrow_schema(columns)]
+    is_type = pa.field("type", pa.list_(pa.string()))
+    return pa.schema([is_type if i.name == "type" else i for i in fields])
+
+
+_PARTITIONS: Final = {
+    EVENTS: pa.field("date", pa.date32()),
+    ROLLUPS: pa.field("every", pa.string()),
+}
 
 
 def partitions(table: str) -> list[str]:
-    """Partition columns of a table."""
-    return [] if table == LATEST else ["date"]
+    """Partition columns of a table: none, or one."""
+    return [_PARTITIONS[table].name] if table in _PARTITIONS else []
 
 
-def delta_schema(table: str) -> pa.Schema:
-    """All columns of a table."""
-    return pa.schema([*arrow_schema(table), *(pa.field(i, pa.date32()) for i in partitions(table))])
+def time_column(table: str) -> str:
+    """The column with the moment of a row: of a rollup, the start of its bucket."""
+    return "bucket" if table == ROLLUPS else "timestamp"
 
 
 class Lake:
@@ -92,9 +102,19 @@ class Lake:
         self.root = str(local_path(root)) if self.is_local else root.rstrip("/")
         if found := _REFUSED.search(self.root):
             raise LakeError(f"{self.root}: the path of a lake cannot have {found[0]!r}")
+        self._named: tuple[NamedColumn, ...] | None = None
 
     def __str__(self) -> str:
         return self.root
+
+    def schema(self, table: str) -> pa.Schema:
+        """Columns of a table, without its partition column: with the named ones of this lake."""
+        if table == ROLLUPS:
+            return arrow_schema(table)
+        if self._named is None:
+            found = self.find()
+            self._named = () if found is None else columns_of(found)
+        return pa.schema([*arrow_schema(table), *(i.field for i in self._named)])
 
     def uri(self, table: str) -> str:
         """Where a table is."""
@@ -138,6 +158,10 @@ class Lake:
         found = self.find(table)
         if found is None:
             raise NoLakeError(f"{self}: no lake: it has no Delta table {table}")
+        latest = found.version()
+        if isinstance(version, int) and not 0 <= version <= latest:
+            known = f"expected one from 0 to {latest}"
+            raise LakeError(f"{self}: table {table}: no version {version}, {known}")
         with self.errors():
             if version is not None:
                 found.load_as_version(version)
@@ -148,12 +172,15 @@ class Lake:
                     raise LakeError(f"{self}: table {table}: {there}, not {version.isoformat()}")
         return found
 
-    def check(self, value_path: str | None) -> DeltaTable | None:
+    def check(
+        self, value_path: str | None, columns: Sequence[NamedColumn] = ()
+    ) -> DeltaTable | None:
         """The table of events, if there is one; checks that events can be added.
 
         Raises LakeError if it cannot be read, or its values are from another path than
-        ``value_path`` (None: that of the lake); MarinerSparkError if it would be in a store, or the
-        path is invalid.
+        ``value_path`` (None: that of the lake), or its named columns are others than ``columns``
+        (none: those of the lake); MarinerSparkError if it would be in a store, or the path is
+        invalid.
         """
         if value_path is not None:
             values.parse(value_path)
@@ -163,29 +190,38 @@ class Lake:
                 refuse_within_store(Path(self.uri(EVENTS)))
         elif value_path not in {None, known := value_path_of(found)}:
             raise LakeError(f"{self}: its values are those of {known}, not of {value_path}")
+        elif columns and {*columns} != {*(named := columns_of(found))}:
+            has, others = (", ".join(map(str, i)) or "none" for i in (named, columns))
+            raise LakeError(f"{self}: its named columns are {has}, not {others}")
         return found
 
-    def create(self, table: str, value_path: str | None = None) -> DeltaTable:
-        """A table, created if there is none; ``value_path`` and errors as of :meth:`check`."""
-        found = self.check(value_path) if table == EVENTS else self.find(table)
+    def create(
+        self, table: str, value_path: str | None = None, columns: Sequence[NamedColumn] = ()
+    ) -> DeltaTable:
+        """A table, created if there is none; other arguments and errors as of :meth:`check`."""
+        found = self.check(value_path, columns) if table == EVENTS else self.find(table)
         if found is not None:
             return found
         names = [i for i in STATISTICS if i in arrow_schema(table).names]
         configuration = {"delta.dataSkippingStatsColumns": ",".join(names)}
         if table == EVENTS:
             configuration[VALUE_PATH] = value_path or values.DEFAULT_PATH
+            configuration[COLUMNS] = to_property(columns)
+            configuration["delta.enableChangeDataFeed"] = "true"
+            self._named = (*columns,)
         # another writer may create it at the same moment
         with self.errors(), contextlib.suppress(CommitFailedError):
             DeltaTable.create(
                 self.uri(table),
-                delta_schema(table),
+                self._delta_schema(table),
                 mode="ignore",
                 partition_by=partitions(table),
                 configuration=configuration,
                 raise_if_key_not_exists=False,
             )
         self._sync_log(table, 0)
-        return self.create(table, value_path)
+        self._named = None  # another writer may have been faster
+        return self.create(table, value_path, columns)
 
     def commit(
         self,
@@ -210,7 +246,7 @@ class Lake:
                 table.create_write_transaction(
                     [*actions],
                     "overwrite" if replaces_all else "append",
-                    Schema.from_arrow(delta_schema(name)),
+                    Schema.from_arrow(self._delta_schema(name)),
                     partitions(name),
                     commit_properties=properties,
                 )
@@ -249,6 +285,11 @@ class Lake:
             if self.is_local:
                 _sync(target, target.parent)  # whose own entry is synced with the commit
 
+    def _delta_schema(self, table: str) -> pa.Schema:
+        """All columns of a table."""
+        found = self.schema(table)
+        return found.append(_PARTITIONS[table]) if table in _PARTITIONS else found
+
     def _sync_log(self, name: str, version: int) -> None:
         """Make commits durable, with the folders that they need."""
         if self.is_local:
@@ -284,6 +325,11 @@ def value_path_of(events: DeltaTable) -> str:
     return str(events.metadata().configuration.get(VALUE_PATH, values.DEFAULT_PATH))
 
 
+def columns_of(events: DeltaTable) -> tuple[NamedColumn, ...]:
+    """Named columns of a table of events."""
+    return of_properties(events.metadata().configuration)
+
+
 def _to_ms(moment: datetime) -> datetime:
     """A moment in the unit of a Delta log."""
     return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
@@ -292,21 +338,28 @@ def _to_ms(moment: datetime) -> datetime:
 # --- files --------------------------------------------------------------------------------
 
 _DICTIONARIES: Final = ("server", "type.list.element", "type_path", "payload_kind", "payload_type")
-_DIFFERENCES: Final = ("session", "instance", "timestamp", "source_timestamp")
+_DIFFERENCES: Final = (
+    "session", "instance", "timestamp", "source_timestamp", "bucket", "first_at", "last_at",
+)  # fmt: skip
 
 _DAY_US: Final = 86_400_000_000
 
 
-def write_events(lake: Lake, value_path: str, batches: Iterable[pa.RecordBatch]) -> list[AddAction]:
+def write_events(
+    lake: Lake, events: DeltaTable, batches: Iterable[pa.RecordBatch]
+) -> list[AddAction]:
     """As :func:`write_rows`, for events in any order; buffers ``limits.FILE_ROWS``, ``FILE_BYTES``.
 
-    The batches have the columns ``schema.WITHOUT_TYPE``.
+    ``events`` is the table; the batches have the columns ``schema.WITHOUT_TYPE``.
     """
-    files = []
+    value_path, named, files = value_path_of(events), columns_of(events), []
     for group in _bounded(batches):
         numbers = [values.find_numbers(i.column("payload_json"), value_path) for i in group]
         column = pa.chunked_array(numbers, pa.float64())
         rows = pa.Table.from_batches(group).append_column("value", column)
+        for i in named:
+            parts = [i.find(batch.column("payload_json")) for batch in group]
+            rows = rows.append_column(i.field, pa.chunked_array(parts, i.field.type))
         files += write_rows(lake, EVENTS, rows)
     return files
 
@@ -326,6 +379,53 @@ def _bounded(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]
         yield group
 
 
+LAST_PATH: Final = "\U0010ffff" * 3
+"""After all type paths that occur."""
+
+_ROUNDED_US: Final = 1_000
+"""Compaction rounds timestamps in the log to milliseconds."""
+
+
+class TableFile(NamedTuple):
+    """A file of a table, by its path below it, with what the log says of it.
+
+    Its rows are within ``time``, and from type path ``first_type`` to ``last_type``. ``partition``
+    is the text of its partition column.
+    """
+
+    path: str
+    rows: int
+    bytes: int
+    time: Interval
+    first_type: str
+    last_type: str
+    partition: str
+
+
+def files_of(table: DeltaTable, name: str) -> list[TableFile]:
+    """The files of a table, of that name."""
+    column, partition = time_column(name), "".join(partitions(name))
+    return [
+        TableFile(
+            file["path"],
+            file["num_records"] or 0,
+            file["size_bytes"],
+            Interval(
+                _us(file.get(f"min.{column}"), -_ROUNDED_US),
+                _us(file.get(f"max.{column}"), _ROUNDED_US),
+            ),
+            file.get("min.type_path") or "",
+            file.get("max.type_path") or LAST_PATH,
+            str(file.get(f"partition.{partition}")),
+        )
+        for file in pa.table(table.get_add_actions(flatten=True)).to_pylist()
+    ]
+
+
+def _us(moment: datetime | None, more_us: int) -> int | None:
+    return None if moment is None else times.from_datetime(moment) + more_us
+
+
 def paths_of(table: DeltaTable) -> list[str]:
     """The files of a table, below it."""
     return list(pa.table(table.get_add_actions()).column("path").to_pylist())
@@ -334,41 +434,87 @@ def paths_of(table: DeltaTable) -> list[str]:
 def write_rows(
     lake: Lake, table: str, rows: pa.Table, *, is_by_type: bool = False
 ) -> list[AddAction]:
-    """Write at least one row of a table to files, to be committed: a file a day if partitioned.
+    """Write at least one row of ``events`` or ``latest`` to files, to be committed.
 
-    Columns are in any order; ``type`` may be missing. Sorted by time or (one day only) by type
-    first.
+    A file a day of ``events``. Columns are in any order; ``type`` may be missing. Sorted by time or
+    (one day only) by type first.
     """
-    names = arrow_schema(table).names
+    names = lake.schema(table).names
     order = ("type_path", *ORDER) if is_by_type else ORDER
-    rows = rows.sort_by([(i, "ascending") for i in order if i in names])
-    if "type" in names and "type" not in rows.schema.names:
+    rows = rows.sort_by([(i, "ascending") for i in order])
+    if "type" not in rows.schema.names:
         paths = rows.column("type_path").combine_chunks().dictionary_encode()
         types = [list(type_path.decode(i)) for i in paths.dictionary.to_pylist()]
         column = pa.array(types, pa.list_(pa.string())).take(paths.indices)
         rows = rows.append_column("type", column)
-    rows = rows.select(names).cast(arrow_schema(table))
-    edges = [0, rows.num_rows]
-    if partitions(table):
-        days = rows.column("timestamp").cast(pa.int64()).to_numpy() // _DAY_US
-        edges[1:1] = (np.flatnonzero(np.diff(days)) + 1).tolist()
+    rows = rows.select(names).cast(lake.schema(table))
     group_rows = limits.SMALL_GROUP_ROWS if is_by_type else limits.ROW_GROUP_ROWS
-    return [_write_file(lake, table, rows.slice(i, j - i), group_rows) for i, j in pairwise(edges)]
+    if not partitions(table):
+        return [_write_file(lake, table, rows, {}, group_rows)]
+    days = rows.column("timestamp").cast(pa.int64()).to_numpy() // _DAY_US
+    edges = [0, *(np.flatnonzero(np.diff(days)) + 1).tolist(), rows.num_rows]
+    parts = [rows.slice(i, j - i) for i, j in pairwise(edges)]
+    return [
+        _write_file(lake, table, i, {"date": _text(i.column("timestamp")[0])[:10]}, group_rows)
+        for i in parts
+    ]
 
 
-def read_rows(lake: Lake, table: str, path: str, names: Sequence[str] = ()) -> pa.Table:
-    """Rows of a file, by its path below the table; no names: all columns."""
-    columns = pa.schema([i for i in arrow_schema(table) if not names or i.name in names])
+def write_rollups(lake: Lake, every: str, rows: pa.Table) -> AddAction:
+    """Write at least one row of ``rollups``, buckets of one width, to a file, to be committed."""
+    _, ranks = rank(rows.column("type_path"))
+    order = np.lexsort((rows.column("bucket").cast(pa.int64()), ranks))
+    if (order[1:] < order[:-1]).any():
+        rows = rows.take(pa.array(order))
+    return _write_file(lake, ROLLUPS, rows, {"every": every}, limits.SMALL_GROUP_ROWS)
+
+
+def read_rows(
+    lake: Lake, table: str, path: str, names: Sequence[str] = (), time: Interval = EVER
+) -> pa.Table:
+    """Rows of a file in some time, by its path below the table; no names: all columns."""
+    columns = pa.schema([i for i in lake.schema(table) if not names or i.name in names])
+    moment = time_column(table)
     with lake.errors(), pq.ParquetFile(path, filesystem=lake.files(table)) as file:
+        groups = [*range(file.num_row_groups)]
+        if not time.is_everything:
+            groups = [i for i in groups if _may_have(file.metadata.row_group(i), moment, time)]
         # other tools write some columns with other types of Arrow
-        return file.read(columns.names).select(columns.names).cast(columns)
+        rows = file.read_row_groups(groups, columns.names).select(columns.names).cast(columns)
+    if time.is_everything:
+        return rows
+    at = rows.column(moment).cast(pa.int64()).to_numpy()
+    return rows.filter(pa.array((time.first <= at) & (at <= time.last)))
 
 
-def _write_file(lake: Lake, table: str, rows: pa.Table, group_rows: int) -> AddAction:
-    names, first = rows.schema.names, rows.column("timestamp")[0]
-    values: dict[str, str | None] = dict.fromkeys(partitions(table), _text(first)[:10])
+def _may_have(group: pq.RowGroupMetaData, moment: str, time: Interval) -> bool:
+    """Whether a row group may have rows of some time."""
+    columns = (group.column(i) for i in range(group.num_columns))
+    [found] = [i.statistics for i in columns if i.path_in_schema == moment]
+    if found is None or not found.has_min_max:
+        return True
+    bounds = Interval(times.from_datetime(found.min), times.from_datetime(found.max))
+    return not bounds.intersection(time).is_empty
+
+
+def rank(names: pa.ChunkedArray) -> tuple[pa.Array, NDArray[np.int32]]:
+    """Different texts, ascending, and of each given one the place among them."""
+    encoded = names.combine_chunks().dictionary_encode()
+    if isinstance(encoded, pa.ChunkedArray):
+        encoded = encoded.combine_chunks()
+    order = pc.array_sort_indices(encoded.dictionary).to_numpy()
+    ranks = np.empty(len(order), np.int32)
+    ranks[order] = np.arange(len(order), dtype=np.int32)
+    return encoded.dictionary.take(pa.array(order)), ranks[encoded.indices.to_numpy()]
+
+
+def _write_file(
+    lake: Lake, table: str, rows: pa.Table, values: dict[str, str | None], group_rows: int
+) -> AddAction:
+    names = rows.schema.names
     folders = (f"{i}={j}" for i, j in values.items())
-    path = "/".join((*folders, f"{first.value:020}-{uuid.uuid4()}.parquet"))  # sorts by time
+    first = pc.min(rows.column(time_column(table))).value
+    path = "/".join((*folders, f"{first:020}-{uuid.uuid4()}.parquet"))  # sorts by time
     with lake.new_file(table, path) as file:
         pq.write_table(
             rows,

@@ -24,7 +24,7 @@ from deltalake.transaction import AddAction
 from eventer_bridge.backends import history
 from mariner_spark import limits
 from mariner_spark.errors import LakeError
-from mariner_spark.lake.tables import EVENTS, Lake, paths_of, value_path_of, write_events
+from mariner_spark.lake.tables import EVENTS, Lake, paths_of, write_events
 
 _APP: Final = "mariner"
 _FIELDS: Final = ("session", "instance", "timestamp", "history-high", "history-low")
@@ -108,7 +108,7 @@ def write_new(lake: Lake, base: Positions, read: ReadPart, part: Any) -> Written
     """Write the events of a part that come after the positions ``base`` of a lake."""
     reached: dict[int, Position] = {}
     new = _new_events(read(part), base, reached)
-    return Written(write_events(lake, value_path_of(lake.open()), new), reached)
+    return Written(write_events(lake, lake.open(), new), reached)
 
 
 def append(

@@ -5,8 +5,9 @@ from datetime import timedelta
 from typing import Any, Final
 
 from mariner_spark import limits
-from mariner_spark.reports import formats, views
+from mariner_spark.reports import formats, links, views
 from mariner_spark.reports.events import (
+    ORIGIN_US,
     Span,
     bucket_us,
     bucket_width,
@@ -20,7 +21,12 @@ from mariner_spark.reports.relations import R, query
 
 
 def activity(
-    events: R, *, depth: int = 2, width: timedelta | None = None, span: Span | None = None
+    events: R,
+    *,
+    depth: int = 2,
+    width: timedelta | None = None,
+    span: Span | None = None,
+    origin_us: int = ORIGIN_US,
 ) -> R:
     """Events by type prefix and time.
 
@@ -32,16 +38,17 @@ def activity(
     * ``events``: number of events; ``bytes``: total size of their payloads
 
     Without a ``width``, there are at most ``limits.REPORT_BUCKETS`` buckets. Without the ``span``
-    of the events, it is found by reading them.
+    of the events, it is found by reading them. ``origin_us``: where any bucket begins.
     """
     events = prepare(events)
-    width = width or bucket_width(span or span_of(events))
+    width = width or bucket_width(span or span_of(events), origin_us)
     sql = f"""
         WITH counted AS (
             SELECT prefix, bucket_us, count(*) AS events, sum(payload_bytes) AS bytes
             FROM (
                 SELECT {prefix(depth)} AS prefix,
-                    {bucket_us("unix_micros(timestamp)", width)} AS bucket_us, payload_bytes
+                    {bucket_us("unix_micros(timestamp)", width, origin_us)} AS bucket_us,
+                    payload_bytes
                 FROM {{events}}
             )
             GROUP BY prefix, bucket_us
@@ -85,6 +92,7 @@ def _view(rows: Sequence[views.Row], _totals: views.Row, domain: views.Domain) -
                 "when": formats.moment(row["bucket"]),
                 "shown": formats.count(row["events"]),
                 "bytes": formats.size(row["bytes"]),
+                **views.linked(row),
             }
         )
     shade = views.colour("name", colours)
@@ -96,6 +104,7 @@ def _view(rows: Sequence[views.Row], _totals: views.Row, domain: views.Domain) -
         "stroke": shade,
         "order": {"field": "name", "type": "nominal", "sort": list(colours)},
         "tooltip": views.tooltip(type="name", begin="when", events="shown", payload="bytes"),
+        **views.href(marks),
     }
     # the stroke shows bars that are too narrow: of events of one moment, in the time of servers
     is_narrow = width_ms * 300 < domain[1] - domain[0]
@@ -118,11 +127,22 @@ REPORT: Final = views.Report(
     "activity",
     "Activity",
     "How many events were registered when, by type prefix.",
-    lambda events, i: activity(events, depth=i.depth, span=i.extent.span),
+    lambda events, i: activity(
+        events, depth=i.depth, span=i.extent.span, origin_us=i.origin_us
+    ),
     _view,
     views.columns(
         prefix="Type prefix: path", bucket="From: moment", events="Events: count",
         bytes="Payload: size",
     ),
+    totals=lambda _, found: query(
+        "SELECT count(*) AS rows, CAST(coalesce(sum(events), 0) AS BIGINT) AS events,"
+        " CAST(coalesce(sum(bytes), 0) AS BIGINT) AS bytes FROM {found}", found=found,
+    ),
     needs=("type_path", "timestamp", "payload_bytes"),
+    figures=views.columns(events="Events: count", bytes="Payload: size"),
+    behind=lambda row: None if row["prefix"] is None else links.of_prefix(
+        row["prefix"], row["bucket"],
+        row["bucket"] + timedelta(seconds=row["bucket_s"], microseconds=-1),
+    ),
 )  # fmt: skip

@@ -18,12 +18,13 @@ reports only itself, but a client can register anything.
 """
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from mariner_spark import limits
 from mariner_spark.reports import formats, views
 from mariner_spark.reports.events import ID, IS_OF_CLIENT, prepare, seconds
+from mariner_spark.reports.links import Behind
 from mariner_spark.reports.relations import R, query
 
 ENGINE: Final = "engine"
@@ -232,7 +233,8 @@ def _first_availability(found: R) -> R:
 _TOTALS_OF_AVAILABILITY: Final = f"""
     SELECT count(*) AS rows, count(CASE WHEN kind = '{ENGINE}' THEN 1 END) AS engines,
         CAST(coalesce(sum(CASE WHEN kind = '{ENGINE}' THEN killed END), 0) AS BIGINT) AS killed,
-        count(name) AS clients, count(DISTINCT server) AS servers
+        count(name) AS clients, count(DISTINCT server) AS servers, min(share) AS share,
+        max(longest_down_s) AS longest_down_s
     FROM {{found}}
 """
 
@@ -281,6 +283,7 @@ def _view_availability(
             "up": formats.duration(row["up_s"]),
             "down": formats.duration(row["down_s"]),
             "runs": formats.count(row["runs"]),
+            **views.linked(row),
         }
         for row in shown
     ]
@@ -365,6 +368,7 @@ def _mark_of(
         "shown": formats.duration(sum(row["up_s"] for row in group)),
         "times": formats.count(len(group)),
         "ended": last["ended_by"] or "still up",
+        **views.linked(last),
     }
 
 
@@ -385,6 +389,15 @@ def _name_of_subject(row: views.Row, totals: views.Row) -> str:
     return f"{what} of {row['server']}" if totals["servers"] > 1 else what
 
 
+def _behind(row: views.Row, begin: datetime, end: datetime) -> Behind:
+    """The core's events about an engine or client."""
+    server, kind, name = _subject(row)
+    if kind == ALL_CLIENTS:
+        return Behind(("event", "communication", "*"), begin, end)
+    names = (kind,) if name is None else (kind, name)
+    return Behind(("event", str(server), *names), begin, end)
+
+
 AVAILABILITY: Final = views.Report(
     "availability",
     "Availability",
@@ -402,6 +415,11 @@ AVAILABILITY: Final = views.Report(
     totals=lambda _, found: query(_TOTALS_OF_AVAILABILITY, found=found),
     needs=(*ID, "type_path", "timestamp", "payload"),
     is_about_servers=True,
+    figures=views.columns(
+        engines="Engines: count", clients="Clients: count", killed="Killed: count",
+        share="Least share up: share", longest_down_s="Longest down: duration",
+    ),
+    behind=lambda row: _behind(row, row["first"], row["last"]),
 )  # fmt: skip
 
 
@@ -421,6 +439,8 @@ RUNS: Final = views.Report(
     totals=lambda _, found: query(_TOTALS_OF_RUNS, found=found),
     needs=(*ID, "type_path", "timestamp", "payload"),
     is_about_servers=True,
+    figures=views.columns(rows="Times up: count"),
+    behind=lambda row: _behind(row, row["begin"], row["end"]),
 )  # fmt: skip
 
 runs: Final = views.first_of(find_runs, RUNS)

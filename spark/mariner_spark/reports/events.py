@@ -136,31 +136,31 @@ _WIDTHS: Final = (
     *(timedelta(hours=i) for i in (1, 2, 3, 6, 12)),
     *(i * _DAY for i in (1, 2, 7, 14, 28, 91, 364, 3_640, 36_400, 72_800)),
 )
-# buckets of weeks begin on Mondays; those of a day and less, at midnight
-_ORIGIN_US: Final = 4 * _DAY // timedelta(microseconds=1)
+ORIGIN_US: Final = 4 * _DAY // timedelta(microseconds=1)
+"""Begin of a bucket of any width, UTC: buckets of weeks begin on Mondays; of days, at midnight."""
 
 
-def bucket_width(span: Span) -> timedelta:
+def bucket_width(span: Span, origin_us: int = ORIGIN_US) -> timedelta:
     """The narrowest width that splits a span into at most ``limits.REPORT_BUCKETS`` buckets."""
     for width in _WIDTHS:
         width_us = to_us(width)
-        first, last = ((i - _ORIGIN_US) // width_us for i in span)
+        first, last = ((i - origin_us) // width_us for i in span)
         if last - first < limits.REPORT_BUCKETS:
             return width
     raise AssertionError("a span of more than 10,000 years")
 
 
-def span_of_buckets(span: Span) -> Span:
+def span_of_buckets(span: Span, origin_us: int = ORIGIN_US) -> Span:
     """From the first bucket of a span to the end of its last one; one moment stays one."""
-    width_us = to_us(bucket_width(span))
-    first, last = ((i - _ORIGIN_US) // width_us * width_us + _ORIGIN_US for i in span)
+    width_us = to_us(bucket_width(span, origin_us))
+    first, last = ((i - origin_us) // width_us * width_us + origin_us for i in span)
     return span if span.first == span.last else Span(max(first, times.MIN_US), last + width_us)
 
 
-def bucket_us(us: str, width: timedelta) -> str:
+def bucket_us(us: str, width: timedelta, origin_us: int = ORIGIN_US) -> str:
     """Start of the bucket of a moment in microseconds, even if it is before the first moment."""
     n_us = to_us(width)
-    return f"({us} - (({us} - {_ORIGIN_US}) % {n_us} + {n_us}) % {n_us})"
+    return f"({us} - (({us} - {origin_us}) % {n_us} + {n_us}) % {n_us})"
 
 
 def moment_of_bucket(us: str) -> str:

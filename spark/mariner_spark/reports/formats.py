@@ -87,6 +87,11 @@ def number(value: float) -> str:
     return text.replace("-", _MINUS) if not text.startswith("-0") or value else "0"
 
 
+def plain(value: float) -> str:
+    """A number as users write it: ``3600``, ``0.5``."""
+    return f"{value:.15g}"
+
+
 def ratio(value: float) -> str:
     """A ratio: ``12`` and a multiplication sign."""
     return f"{_digits(value, 2) if value < 1_000 else count(round(value))}{_TIMES}"

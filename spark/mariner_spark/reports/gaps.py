@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Final
 
 from mariner_spark import limits
-from mariner_spark.reports import formats, views
+from mariner_spark.reports import formats, links, views
 from mariner_spark.reports.events import (
     IS_OF_CORE,
     percentile,
@@ -91,11 +91,11 @@ _TOTALS: Final = """
             count(CASE WHEN is_open THEN 1 END) AS open
         FROM {found}
     ) LEFT JOIN (
-        SELECT type_path AS longest, silence_s FROM {found} AS gap
+        SELECT type_path AS longest, silence_s AS longest_s FROM {found} AS gap
         ORDER BY silence_s DESC, gap.begin DESC, type_path DESC LIMIT 1
     ) ON TRUE
 """
-"""``longest``: type of the longest gap, of ``silence_s``."""
+"""``longest``: type of the longest gap, of ``longest_s``."""
 
 # --- on the page --------------------------------------------------------------------------
 
@@ -114,6 +114,7 @@ def _view(rows: Sequence[views.Row], totals: views.Row, domain: views.Domain) ->
             "when": f"{formats.moment(row['begin'])} to {formats.moment(row['end'])}",
             "shown": formats.duration(row["silence_s"]),
             "expected": formats.duration(row["expected_s"]),
+            **views.linked(row),
         }
         for row in rows
         if row["type_path"] in shown
@@ -122,7 +123,7 @@ def _view(rows: Sequence[views.Row], totals: views.Row, domain: views.Domain) ->
     finding = (
         f"{views.plural(totals['rows'], 'gap')} of {views.plural(totals['types'], 'type')};"
         f" the longest is of {formats.name(totals['longest'])},"
-        f" for {formats.duration(totals['silence_s'])}."
+        f" for {formats.duration(totals['longest_s'])}."
         f" Silent until the end: {formats.count(totals['open'])}."
     )
     note = views.part_of(len(shown), totals["types"], "type")
@@ -153,6 +154,11 @@ REPORT: Final = views.Report(
     first_are="those with the largest ratios",
     totals=lambda _, found: query(_TOTALS, found=found),
     needs=("type_path", "timestamp"),
+    figures=views.columns(
+        rows="Gaps: count", types="Types: count", open="Until the end: count",
+        longest_s="Longest: duration",
+    ),
+    behind=lambda row: links.of_type(row["type_path"], row["begin"], row["end"]),
 )  # fmt: skip
 
 gaps: Final = views.first_of(find_gaps, REPORT)

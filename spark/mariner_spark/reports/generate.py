@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,11 +22,13 @@ from mariner_spark.reports import (
     gaps,
     latency,
     latest,
+    links,
     page,
     relations,
     sources,
     top,
     views,
+    zones,
 )
 from mariner_spark.reports import values as values_report
 from mariner_spark.reports.availability import find_runs
@@ -57,41 +60,105 @@ class Overview(NamedTuple):
     unread: int
 
 
-def generate(source: Source, job: ReportJob, on_step: Callable[[str, int], None]) -> Path:
-    """Generate reports; returns the page.
+class Found(NamedTuple):
+    """Reports that were computed: each with its first rows, and the totals of all.
+
+    ``domain`` is the time of the page.
+    """
+
+    overview: Overview
+    domain: views.Domain
+    reports: Sequence[tuple[views.Report, pa.Table, views.Row]]
+
+    @property
+    def totals(self) -> dict[str, views.Row]:
+        """Totals by report."""
+        return {report.name: totals for report, _, totals in self.reports}
+
+
+def generate(
+    source: Source, job: ReportJob, on_step: Callable[[str, int], None]
+) -> dict[str, views.Row]:
+    """Generate reports, and the page; returns the totals of each.
 
     ``on_step`` is called at the begin of each step, with its name and the number of all steps.
     Raises MarinerSparkError, PySparkException if Spark or the source failed, duckdb.Error if DuckDB
     did, OSError if a file did.
     """
     reports = [REPORTS[name] for name in job.names or REPORTS]
+    n_steps = (len(reports) + 1) * (2 if job.is_compared else 1) + 1
 
     def step(what: str) -> None:
-        on_step(what, len(reports) + 2)
+        on_step(what, n_steps)
 
-    step("reading events")
-    overview, domain, sections = _write_reports(source, job, reports, step)
+    found = _find(source, job, reports, step)
+    before = None
+    if job.is_compared:
+        before = _find(source, _job_before(job, found.overview), reports, step)
     step("making the page")
+    job.folder.mkdir(parents=True, exist_ok=True)
+    for report, table, _ in found.reports:
+        _write(table, job.folder / report.name)
+    zone = ZoneInfo(job.zone)
+    sections = [
+        Section(report, [_row(report, i, job, zone) for i in table.to_pylist()], totals)
+        for report, table, totals in found.reports
+    ]
     text = page.render(
         title="Event report",
-        about=_about(job, overview),
-        facts=_facts(overview),
+        about=_about(job, found.overview, zone),
+        facts=_facts(found.overview),
         sections=sections,
-        domain=domain,
+        domain=found.domain,
         programs=page.chart_programs(),
+        zone=job.zone,
+        comparison=[] if before is None else _compare(reports, found.totals, before.totals),
     )
-    path = job.folder / PAGE
-    path.write_text(text, encoding="utf-8")
-    return path
+    (job.folder / PAGE).write_text(text, encoding="utf-8")
+    return found.totals
 
 
-def _write_reports(
+def _row(report: views.Report, row: dict[str, Any], job: ReportJob, zone: ZoneInfo) -> views.Row:
+    """A row as the page shows it: by its clock, and with the address of its events."""
+    if job.console is not None and (behind := report.behind(row)) is not None:
+        row[views.LINK] = links.link(job.console, behind)
+    return zones.row_at(row, zone)
+
+
+def _job_before(job: ReportJob, overview: Overview) -> ReportJob:
+    """The same for the span before, which is as long."""
+    assert job.first is not None
+    first = times.parse(job.first)
+    last = overview.extent.span.last if job.last is None else times.parse_last(job.last)
+    end = max(first - 1, times.MIN_US)
+    begin = max(end - max(last - first, 0), times.MIN_US)
+    return job._replace(first=times.to_iso(begin), last=times.to_iso(end))
+
+
+def _compare(
+    reports: Sequence[views.Report], now: Mapping[str, views.Row], before: Mapping[str, views.Row]
+) -> list[page.Compared]:
+    found = []
+    for report in reports:
+        for name, title, kind in report.figures:
+            new, old = now[report.name][name], before[report.name][name]
+            change = new / old - 1 if new is not None and old else None
+            texts = (formats.show(kind, new), formats.show(kind, old))
+            shown = formats.show("growth", change)
+            found.append(page.Compared(f"{report.title}: {title}", *texts, shown))
+    return found
+
+
+def _find(
     source: Source,
     job: ReportJob,
     reports: Sequence[views.Report],
     step: Callable[[str], None],
-) -> tuple[Overview, views.Domain, list[Section]]:
-    sections = []
+) -> Found:
+    """Compute reports."""
+    step("reading events")
+    computed = []
+    zone = ZoneInfo(job.zone)
     has_types = job.types is not None
     about_servers = [i for i in reports if i.is_about_servers]
     others = [i for i in reports if not i.is_about_servers]
@@ -108,24 +175,23 @@ def _write_reports(
         if len(about_servers) > 1:
             everything = stack.enter_context(relations.persisted(find_runs(everything)))
         overview = _overview(events, sources.count_unread(source, job, events))
-        job.folder.mkdir(parents=True, exist_ok=True)
         settings = views.ReportSettings(
             extent=overview.extent,
             end_us=max(end_us, overview.extent.span.last),
             depth=job.depth,
             with_core=has_types,
             value_path=job.number_path,
+            origin_us=zones.origin_us(overview.extent.span.first, zone),
         )
         for report in reports:
             step(report.name)
             about = everything if report.is_about_servers else events
-            table, totals = _compute(report, about, settings)
-            _write(table, job.folder / report.name)
-            sections.append(Section(report, table.to_pylist(), totals))
-    spans.append(span_of_buckets(overview.extent.span))
+            computed.append((report, *_compute(report, about, settings)))
+    spans.append(span_of_buckets(overview.extent.span, settings.origin_us))
     first = min(span.first for span in spans)
     last = max(settings.end_us, *(span.last for span in spans))
-    return overview, (first / 1_000, last / 1_000), sections
+    begin, end = (views.ms(zones.at(times.to_datetime(us), zone)) for us in (first, last))
+    return Found(overview, (begin, end), computed)
 
 
 _OVERVIEW_NEEDS: Final = ("server", "type_path", "timestamp", "payload_bytes")
@@ -167,18 +233,22 @@ def _write(table: pa.Table, path: Path) -> None:
 
 
 def _without_formulas(table: pa.Table) -> pa.Table:
-    """A table for spreadsheets: untrusted text that would be a formula gets a ``'`` before it."""
+    """A table for spreadsheets: untrusted text that would be a formula gets a ``'`` before it.
+
+    A NUL, which many programs refuse, is escaped as on the page.
+    """
     for index, field in enumerate(table.schema):
         if pa.types.is_string(field.type):
-            cells = table.column(index)
+            cells = pc.replace_substring(table.column(index), "\0", r"\x00")
             escaped = pc.binary_join_element_wise("'", cells, "")
             is_formula = pc.match_substring_regex(cells, _FORMULA)
             table = table.set_column(index, field, pc.if_else(is_formula, escaped, cells))
     return table
 
 
-def _about(job: ReportJob, overview: Overview) -> list[Fact]:
-    first, last = (formats.moment(times.to_datetime(us)) for us in overview.extent.span)
+def _about(job: ReportJob, overview: Overview, zone: ZoneInfo) -> list[Fact]:
+    moments = (zones.at(times.to_datetime(us), zone) for us in overview.extent.span)
+    first, last = map(formats.moment, moments)
     types = "all" if job.types is None else ", ".join("/".join(i) for i in job.types)
     requested = (
         ("Source", job.title),

@@ -10,6 +10,7 @@ from eventer_bridge.model import EventType
 from mariner_spark import values
 from mariner_spark.errors import OptionError
 from mariner_spark.lake.tables import Lake, refuse_within_store, value_path_of
+from mariner_spark.reports import links, zones
 from mariner_spark.source import options
 from mariner_spark.source.options import Options
 
@@ -23,7 +24,8 @@ class ReportJob(NamedTuple):
     ``first`` and ``last`` those that select events. The title contains no secret. The folder is
     created, and files in it are replaced. ``value_path`` is that of the number in a payload
     (``values``); None: the lake's, or ``values.DEFAULT_PATH``. ``depth``: number of segments of a
-    type prefix.
+    type prefix. ``zone`` is the time zone of the page, ``console`` the address of a console that it
+    leads to; ``is_compared``: with the span before.
     """
 
     source: Mapping[str, Any]
@@ -35,6 +37,9 @@ class ReportJob(NamedTuple):
     last: str | None = None
     value_path: str | None = None
     depth: int = 2
+    zone: str = "UTC"
+    console: str | None = None
+    is_compared: bool = False
 
     @property
     def selection(self) -> dict[str, Any]:
@@ -71,6 +76,11 @@ def check(job: ReportJob) -> None:
     """
     if job.value_path is not None:
         values.parse(job.value_path)
+    if job.console is not None:
+        links.check(job.console)
+    if job.is_compared and job.first is None:
+        raise OptionError("compare", "needs the begin of the span: give --from")
+    zones.check(job.zone)
     refuse_within_store(job.folder / PAGE)
     path, of_lake = job.options.path, job.path_of_lake
     if of_lake is not None:

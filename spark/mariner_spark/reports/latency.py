@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Final
 
 from mariner_spark import limits
-from mariner_spark.reports import formats, views
+from mariner_spark.reports import formats, links, views
 from mariner_spark.reports.events import percentile, prefix, prepare, rank_error, seconds, to_us
 from mariner_spark.reports.relations import R, query
 
@@ -76,6 +76,7 @@ def _view(rows: Sequence[views.Row], totals: views.Row, _domain: views.Domain) -
             "value": max(row[f"{percentile}_s"], 1e-6),  # a logarithm has no zero
             "shown": formats.duration(row[f"{percentile}_s"]),
             "events": formats.count(row["with_source"]),
+            **views.linked(row),
         }
         for row in measured[: views.N_BARS]
         for percentile in reversed(colours)  # the larger point is below the smaller one
@@ -100,6 +101,7 @@ def _view(rows: Sequence[views.Row], totals: views.Row, _domain: views.Domain) -
                 "color": views.colour("percentile", colours),
                 "size": size,
                 "tooltip": tips,
+                **views.href(marks),
             },
         },
     ]
@@ -133,11 +135,17 @@ REPORT: Final = views.Report(
     ),
     first_are="those with most source timestamps",
     totals=lambda _, found: query(
-        "SELECT count(*) AS rows, CAST(sum(events) AS BIGINT) AS events,"
-        " CAST(sum(with_source) AS BIGINT) AS with_source, CAST(sum(late) AS BIGINT) AS late,"
-        " CAST(sum(future) AS BIGINT) AS future FROM {found}", found=found,
+        "SELECT count(*) AS rows, max(p99_s) AS p99_s, max(max_s) AS max_s,"
+        + ",".join(f" CAST(coalesce(sum({i}), 0) AS BIGINT) AS {i}"
+                   for i in ("events", "with_source", "late", "future"))
+        + " FROM {found}", found=found,
     ),
     needs=("type_path", "timestamp", "source_timestamp"),
+    figures=views.columns(
+        late="Late: count", future="From the future: count", with_source="With source: count",
+        p99_s="Largest p99: duration", max_s="Most: duration",
+    ),
+    behind=lambda row: links.of_prefix(row["prefix"]),
 )  # fmt: skip
 
 latency: Final = views.first_of(find_latencies, REPORT)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from mariner_spark import limits
-from mariner_spark.reports import formats, views
+from mariner_spark.reports import formats, links, views
 from mariner_spark.reports.events import ID, LATEST_FIRST, prepare
 from mariner_spark.reports.relations import R, query
 
@@ -77,6 +77,8 @@ REPORT: Final = views.Report(
     first_are="those heard of last",
     totals=lambda _, found: query("SELECT count(*) AS rows FROM {found}", found=found),
     needs=("type_path", *_SHOWN),
+    figures=views.columns(rows="Types: count"),
+    behind=lambda row: links.of_type(row["type_path"], row["timestamp"], row["timestamp"]),
 )  # fmt: skip
 
 latest: Final = views.first_of(find_latest, REPORT)

@@ -29,6 +29,7 @@
     const options = {
       actions: false, ast: true, renderer: "svg", config: config(),
       tooltip: { theme: dark.matches ? "dark" : "light" },
+      loader: { target: "_blank", rel: "noopener" },
     };
     document.body.removeAttribute("data-drawn");
     let failed = 0;

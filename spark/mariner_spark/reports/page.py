@@ -22,7 +22,7 @@ import vl_convert
 
 from mariner_spark import limits
 from mariner_spark.reports import formats
-from mariner_spark.reports.views import Column, Domain, Report, Row, View
+from mariner_spark.reports.views import LINK, Column, Domain, Report, Row, View
 from mariner_spark.session import cache_folder
 
 VEGA_LITE: Final = "6.4"
@@ -41,6 +41,15 @@ class Fact(NamedTuple):
 
     title: str
     text: str
+
+
+class Compared(NamedTuple):
+    """A figure, and what it was in the span before; texts."""
+
+    title: str
+    now: str
+    before: str
+    change: str
 
 
 class Section(NamedTuple):
@@ -71,9 +80,12 @@ def chart_programs() -> str:
 
 def render(
     *, title: str, about: Sequence[Fact], facts: Sequence[Fact], sections: Sequence[Section],
-    domain: Domain, programs: str,
+    domain: Domain, programs: str, zone: str = "UTC", comparison: Sequence[Compared] = (),
 ) -> str:  # fmt: skip
-    """The page; without ``facts``, there are no events. ``programs``: :func:`chart_programs`."""
+    """The page; without ``facts``, there are no events. ``programs``: :func:`chart_programs`.
+
+    ``zone``: the time zone of the rows' moments.
+    """
     specs: dict[str, Any] = {}
     shown = [_section(section, domain, specs) for section in sections]
     scripts = (programs, _read("page.js")) if specs else ()
@@ -87,6 +99,8 @@ def render(
         policy=" ".join(map(_policy_source, scripts)) or "'none'",
         specs=_json(specs),
         nothing=formats.NOTHING,
+        zone=zone,
+        comparison=comparison,
     )
 
 
@@ -114,13 +128,27 @@ def _section(section: Section, domain: Domain, specs: dict[str, Any]) -> dict[st
     }
 
 
-def _cells(columns: Sequence[Column], row: Row) -> list[tuple[str, str, bool]]:
+class _Cell(NamedTuple):
+    """A cell of a table: its text, its kind, and the address that it leads to."""
+
+    text: str
+    kind: str
+    link: str | None
+
+    @property
+    def is_right(self) -> bool:
+        return self.kind in _RIGHT
+
+
+def _cells(columns: Sequence[Column], row: Row) -> list[_Cell]:
     cells = []
+    link = row.get(LINK)  # of the first cell
     for name, _, kind in columns:
         value = row[name]
         if kind == "text" and value is not None:
             value = str(value)
-        cells.append((formats.show(kind, value), kind, kind in _RIGHT))
+        cells.append(_Cell(formats.show(kind, value), kind, link))
+        link = None
     return cells
 
 

@@ -28,7 +28,7 @@ from mariner_spark.reports import relations
 from mariner_spark.reports.events import prepare, span_of
 from mariner_spark.reports.job import ReportJob
 from mariner_spark.reports.relations import Relation, query
-from mariner_spark.source import network, snapshots, store
+from mariner_spark.source import network, options, snapshots, store
 from mariner_spark.source.options import Selection
 from mariner_spark.source.rows import Columns
 
@@ -97,6 +97,7 @@ class SparkSource(NamedTuple):
             yield prepare(self.read_lake(job))
             return
         arguments = {**job.source, **job.selection, "value_path": job.value_path}
+        arguments["source_out_of_range"] = options.CLIP
         events = reader.read(self.spark, **arguments, columns=_in_order(columns))
         with relations.persisted(events) as kept:
             yield kept
@@ -207,7 +208,7 @@ def _plan(
     }
     if options.path is None:
         gateway = options.gateway
-        parts = network.plan(gateway, options.selection, n_parts)
+        parts: Sequence[Any] = network.plan(gateway, options.selection, n_parts)
         return partial(network.read, gateway, **how), parts, wanted
     parts = store.plan(options.path, snapshots.this_driver(), options.selection, n_parts)
     return partial(store.read, **how), parts, wanted

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from mariner_spark import limits
-from mariner_spark.reports import formats, views
+from mariner_spark.reports import formats, links, views
 from mariner_spark.reports.events import Extent, extent_of, prepare
 from mariner_spark.reports.relations import R, query
 
@@ -71,6 +71,7 @@ def _largest(rows: Sequence[views.Row], field: str, title: str, kind: str) -> vi
             "value": row[field],
             "shown": formats.show(kind, row[field]),
             "share": formats.show("share", row[f"{field}_share"]),
+            **views.linked(row),
         }
         for row in largest
     ]
@@ -97,6 +98,8 @@ REPORT: Final = views.Report(
     first_are="those with the largest shares",
     totals=lambda _, found: query("SELECT count(*) AS rows FROM {found}", found=found),
     needs=("type_path", "timestamp", "payload_bytes"),
+    figures=views.columns(rows="Types: count"),
+    behind=lambda row: links.of_type(row["type_path"], row["first"], row["last"]),
 )  # fmt: skip
 
 top: Final = views.first_of(find_top, REPORT)

@@ -7,7 +7,7 @@ from typing import Final
 
 from mariner_spark import limits
 from mariner_spark.reports import events as shared
-from mariner_spark.reports import formats, relations, views
+from mariner_spark.reports import formats, links, relations, views
 from mariner_spark.reports.events import ID, LATEST_FIRST, Span, prepare, to_us
 from mariner_spark.reports.relations import R, query, text
 from mariner_spark.values import DEFAULT_PATH, find_unit
@@ -25,6 +25,7 @@ def values(
     width: timedelta | None = None,
     span: Span | None = None,
     value_path: str = DEFAULT_PATH,
+    origin_us: int = shared.ORIGIN_US,
 ) -> R:
     """Numbers by type and time: those of the column ``value``, or at ``value_path``.
 
@@ -40,14 +41,15 @@ def values(
       first ``limits.REPORT_PAYLOAD_CHARACTERS`` of the payload's text; null: there is none
 
     Finds the types and their units by reading the events; their ``span``, too, unless it is given.
+    ``origin_us``: where any bucket begins.
     """
     events = prepare(events, value_path)
-    width = width or shared.bucket_width(span or shared.span_of(events))
+    width = width or shared.bucket_width(span or shared.span_of(events), origin_us)
     shown = relations.rows(query(_largest(), events=events))
     units = [(row["type_path"], find_unit(row["payload"], value_path)) for row in shown]
     largest = ", ".join(f"({text(events, i)}, {text(events, unit)})" for i, unit in units)
     none = f"({text(events, None)}, {text(events, None)})"
-    return query(_by_bucket(largest or none, width), events=events)
+    return query(_by_bucket(largest or none, width, origin_us), events=events)
 
 
 def _largest() -> str:
@@ -68,7 +70,7 @@ def _largest() -> str:
     """
 
 
-def _by_bucket(largest: str, width: timedelta) -> str:
+def _by_bucket(largest: str, width: timedelta, origin_us: int) -> str:
     """Numbers of the largest types, rows ``(type_path, unit)``, in each bucket.
 
     Weights are parts of a bucket, so that the sum does not grow with them: a number holds for
@@ -78,7 +80,8 @@ def _by_bucket(largest: str, width: timedelta) -> str:
     return f"""
         WITH numbers AS (
             SELECT /*+ BROADCAST(largest) */ type_path, unit, value, unix_micros(timestamp) AS us,
-                {shared.bucket_us("unix_micros(timestamp)", width)} AS bucket_us, {", ".join(ID)}
+                {shared.bucket_us("unix_micros(timestamp)", width, origin_us)} AS bucket_us,
+                {", ".join(ID)}
             FROM {{events}} JOIN (SELECT * FROM (VALUES {largest}) AS types(shown, unit)) AS largest
                 ON type_path = shown
             WHERE value IS NOT NULL
@@ -151,6 +154,9 @@ def _band(name: str, rows: Sequence[views.Row], domain: views.Domain) -> views.C
         if len(run) == 1 or len(rows) <= 40:
             for mark in marks[-len(run) :]:
                 mark["point"] = mark["mean"]
+        elif views.LINK in run[0]:  # a line has only one link, points have theirs
+            for mark in marks[-len(run) :]:
+                mark["unseen"] = mark["mean"]
         marks.append({"time": marks[-1]["time"] + 1})  # without numbers: the line breaks
     bounds = [mark[i] for mark in marks if "mean" in mark for i in ("least", "largest")]
     tips = views.tooltip(begin="when", mean="shown", range="range", numbers="count")
@@ -164,12 +170,14 @@ def _band(name: str, rows: Sequence[views.Row], domain: views.Domain) -> views.C
         ),
         "mean": ({"type": "line", "strokeWidth": 1.8}, {}),
         "point": ({"type": "point", "filled": True, "size": 18, "color": blue}, {}),
+        "unseen": ({"type": "point", "filled": True, "size": 60, "opacity": 0}, {}),
     }
     layer = [
         {
             "mark": mark,
             "encoding": {"y": views.numbers_axis(field, bounds), "tooltip": tips}
-            | ({"y2": end} if end else {}),
+            | ({"y2": end} if end else {})
+            | (views.href(marks) if mark["type"] == "point" else {}),
         }
         for field, (mark, end) in layers.items()
         if any(field in i for i in marks)  # Vega warns of a layer without marks
@@ -191,6 +199,7 @@ def _mark(row: views.Row) -> views.Spec:
         "shown": formats.number(row["mean"]) + unit,
         "range": f"{formats.number(row['min'])} to {formats.number(row['max'])}{unit}",
         "count": formats.count(row["count"]),
+        **views.linked(row),
     }
 
 
@@ -212,7 +221,9 @@ REPORT: Final = views.Report(
     "values",
     "Values",
     "Numbers in payloads, by type and time.",
-    lambda events, i: values(events, span=i.extent.span, value_path=i.value_path),
+    lambda events, i: values(
+        events, span=i.extent.span, value_path=i.value_path, origin_us=i.origin_us
+    ),
     _view,
     views.columns(
         type_path="Type: path", bucket="From: moment", count="Numbers: count", min="Least: number",
@@ -226,4 +237,9 @@ REPORT: Final = views.Report(
         " FROM {events}", events=events,
     ),
     needs=("type_path", "timestamp", *ID, "payload", "value"),
+    figures=views.columns(numbers="Numbers: count", types="Types: count"),
+    behind=lambda row: links.of_type(
+        row["type_path"], row["bucket"],
+        row["bucket"] + timedelta(seconds=row["bucket_s"], microseconds=-1),
+    ),
 )  # fmt: skip

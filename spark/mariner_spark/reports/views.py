@@ -1,18 +1,20 @@
 """A report, and its parts on the page: a sentence, a table, and charts.
 
 Charts are Vega-Lite specifications: plain data, drawn by the page. Colours, fonts and grid lines
-are the page's, which knows whether it is light or dark. Moments are milliseconds since 1970 and
-shown in UTC; tooltips show texts of ``formats``.
+are the page's, which knows whether it is light or dark. Moments are milliseconds since 1970 by the
+clock of the page's time zone, which the moments of its rows have; tooltips show texts of
+``formats``. A mark with ``link`` leads to its events.
 """
 
 import functools
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar, cast
 
 from mariner_spark import limits, times
 from mariner_spark.reports import formats
-from mariner_spark.reports.events import Extent
+from mariner_spark.reports.events import ORIGIN_US, Extent
+from mariner_spark.reports.links import Behind
 from mariner_spark.reports.relations import R, Relation
 
 Row = Mapping[str, Any]
@@ -24,6 +26,9 @@ and charts over time have nothing to show."""
 Key = TypeVar("Key", bound=Hashable)
 P = ParamSpec("P")
 
+LINK: Final = "link"
+"""Of a row: the address of its events."""
+
 N_BARS: Final = 15
 """Rows of a chart with names beside it: as many as fit on a phone."""
 
@@ -32,7 +37,7 @@ class ReportSettings(NamedTuple):
     """Settings of a report; ``end_us``: timestamp of the last event of any type, in microseconds.
 
     ``depth``: segments of a type prefix; ``with_core``: the core's own types were selected by name;
-    ``value_path``: that of the numbers.
+    ``value_path``: that of the numbers; ``origin_us``: where any bucket begins.
     """
 
     extent: Extent
@@ -40,6 +45,7 @@ class ReportSettings(NamedTuple):
     depth: int
     with_core: bool
     value_path: str
+    origin_us: int = ORIGIN_US
 
 
 class Column(NamedTuple):
@@ -84,6 +90,8 @@ class Report(NamedTuple):
             the files have all rows, and the view needs no totals.
         needs: columns of events (``events.prepare``) that it is computed from.
         is_about_servers: needs all events of the servers, of any type.
+        figures: those of the totals that conditions may be set on (``figures``).
+        behind: the events that a row is about; None: no particular ones.
     """
 
     name: str
@@ -97,6 +105,8 @@ class Report(NamedTuple):
     totals: Callable[[Relation, Relation], Relation] | None = None
     needs: Sequence[str] = ()
     is_about_servers: bool = False
+    figures: Sequence[Column] = ()
+    behind: Callable[[Row], Behind | None] = lambda _: None
 
 
 def columns(**columns: str) -> tuple[Column, ...]:
@@ -160,8 +170,19 @@ _UNITS_OF_TIME: Final = (
 
 
 def ms(moment: datetime) -> float:
-    """Milliseconds of a moment."""
-    return times.from_datetime(moment) / 1_000
+    """Milliseconds of a moment by the clock of its time zone."""
+    return times.from_datetime(moment.replace(tzinfo=UTC)) / 1_000
+
+
+def linked(row: Row) -> Spec:
+    """What a mark of a row has to lead to its events."""
+    return {LINK: row[LINK]} if LINK in row else {}
+
+
+def href(marks: Sequence[Spec]) -> Spec:
+    """Encoding of the links of marks, if they have some."""
+    has_links = any(LINK in mark for mark in marks)
+    return {"href": {"field": LINK, "type": "nominal"}} if has_links else {}
 
 
 def drawable(number: float) -> float:
@@ -271,7 +292,7 @@ def bars(rows: Rows, names: Sequence[str], tips: list[Spec], axis: Spec | None =
     largest = max((row["value"] for row in rows), default=0) or 1
     scale = {"domain": [0, largest * 1.4]}
     plain = {"field": "value", "type": "quantitative", "axis": None, "scale": scale}
-    encoding = {"y": names_axis(names), "x": axis or plain}
+    encoding = {"y": names_axis(names), "x": axis or plain, **href(rows)}
     mark = {"type": "bar", "cornerRadiusEnd": 3, "height": {"band": 0.7}, "tooltip": True}
     text = {"type": "text", "align": "left", "dx": 5}
     layer = [
@@ -307,6 +328,7 @@ def timeline(
         "color": shade,
         "stroke": shade,
         "tooltip": tips,
+        **href(marks),
     }
     # the stroke shows bars that are too short to be seen
     mark = {"type": "bar", "height": {"band": 0.6}, "strokeWidth": 1}

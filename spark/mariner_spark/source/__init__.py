@@ -8,6 +8,8 @@ It supports no filter push-down (``pushFilters``): Spark 4.3 plans a data frame 
 one query filtered out would be missing in the next one.
 """
 
+import os
+import sys
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
@@ -15,18 +17,27 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
+from pyspark.sql.utils import is_remote
 from typing_extensions import override
 
 from mariner_spark import schema as schemas
 from mariner_spark.source import network, options, snapshots, store
 from mariner_spark.source.options import Options
-from mariner_spark.source.rows import Columns
+from mariner_spark.source.rows import Columns, without_out_of_range
 from mariner_spark.source.snapshots import DriverProcess
 from mariner_spark.source.stream import StreamReader
 
 
 def register(spark: SparkSession) -> SparkSession:
-    """Add ``spark.read.format("mariner")`` to a session, which is returned."""
+    """Add ``spark.read.format("mariner")`` to a session, which is returned.
+
+    Workers on this machine use this Python: that of ``PATH``, which PySpark takes by default, lacks
+    our packages where the environment is not activated.
+    """
+    if not is_remote() and "PYSPARK_PYTHON" not in os.environ:
+        context = spark.sparkContext
+        if (context.master or "").startswith("local"):
+            context.pythonExec = sys.executable
     # a subclass, which Spark copies to its workers together with its attributes
     attributes = {"driver": snapshots.this_driver()}
     source = type(MarinerDataSource.__name__, (MarinerDataSource,), attributes)
@@ -85,8 +96,12 @@ class BatchReader(DataSourceReader):
 
     @override
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        columns = Columns(schemas.arrow_schema(self._schema), self._options.value_path)
+        batches = self._read(partition, columns)
+        return batches if self._options.keeps_all_times else without_out_of_range(batches)
+
+    def _read(self, partition: InputPartition, columns: Columns) -> Iterator[pa.RecordBatch]:
         parsed = self._options
-        columns = Columns(schemas.arrow_schema(self._schema), parsed.value_path)
         if isinstance(partition, store.StorePartition):
             yield from store.read(partition, parsed.selection, columns)
         elif isinstance(partition, network.NetworkPartition):

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 from enum import Enum
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple, TypeAlias, TypeVar
 
@@ -123,8 +124,8 @@ def _number(first: int, last: int) -> _Kind:
 
 
 def integer(value: Any) -> str | None:
-    """Text of an integer argument; None: it is none."""
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else None
+    """Text of an integer argument, also of numpy's; None: it is none."""
+    return None if isinstance(value, bool) or not isinstance(value, Integral) else str(value)
 
 
 def _parse_boolean(text: str) -> bool:
@@ -155,10 +156,10 @@ def moment(value: Any) -> str | None:
             return value
         case date():  # includes datetime
             return value.isoformat()
-        case int() | float():
+        case Real():  # also of numpy
             # as text, 20240501 would be a date
             try:
-                return (times.EPOCH + timedelta(seconds=value)).isoformat()
+                return (times.EPOCH + timedelta(seconds=float(value))).isoformat()
             except (OverflowError, ValueError):
                 return str(value)  # refused with the reason
     return None
@@ -259,6 +260,18 @@ def _parse_value_path(text: str) -> str:
 
 _STRING: Final = _Kind(str, _string, "a string")
 _HOSTS: Final = _Kind(_parse_hosts, _string, "HOST or HOST:PORT")
+NULL: Final = "null"
+CLIP: Final = "clip"
+"""Values of ``source_out_of_range``."""
+
+
+def _parse_out_of_range(text: str) -> str:
+    if text not in {NULL, CLIP}:
+        raise ValueError(f"expected {NULL} or {CLIP}")
+    return text
+
+
+_OUT_OF_RANGE: Final = _Kind(_parse_out_of_range, _string, "a string")
 _BOOLEAN: Final = _Kind(
     _parse_boolean,
     lambda value: str(value).lower() if isinstance(value, bool) else None,
@@ -406,6 +419,9 @@ class Options:
     servers: frozenset[int] | None = field(default=None, metadata=_option(
         _SERVERS, _For.ALL, "ids of the servers that registered the events (option: separated by"
         " commas); default: all"))
+    source_out_of_range: str = field(default=NULL, metadata=_option(
+        _OUT_OF_RANGE, _For.ALL, "what a `source_timestamp` before 1678 or after 2261 becomes:"
+        " `null` (the default), or `clip`: itself, within the years 1 to 9999"))
     partitions: int | None = field(default=None, metadata=_option(
         _number(1, limits.MAX_PARTITIONS), _For.TASKS, "number of tasks; default: one per"
         " processor from a store, 2 from a gateway"))
@@ -451,6 +467,11 @@ class Options:
         found = Interval(self.source_from, self.source_to)
         source = None if found == (None, None) else found
         return Selection(self.types, Interval(self.from_, self.to), self.servers, source)
+
+    @property
+    def keeps_all_times(self) -> bool:
+        """Whether source timestamps out of the range of Python and pandas are not null."""
+        return self.source_out_of_range == CLIP
 
     def check_batch(self) -> None:
         """Raise OptionError for an option of a stream."""
@@ -571,7 +592,7 @@ def to_options(arguments: Mapping[str, Any]) -> dict[str, str]:
 def parse_arguments(given: Mapping[str, str], *, is_lake: bool = False) -> Options:
     """As :func:`parse`, for the result of :func:`to_options`: errors name arguments.
 
-    For a lake, only options that select events are allowed.
+    For a lake, only options that select events are allowed, and ``source_out_of_range``.
     """
     if is_lake:
         if others := given.keys() - set(_given(given, _For.ALL, _For.BATCH)):

@@ -5,7 +5,7 @@ Figures about payloads (``schema.FIGURES``) are found here, where the payloads a
 Rows of a store are decoded a batch at once, by the layouts in ``keys`` of the backend.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, cached_property
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -89,6 +89,20 @@ def _type_column(field: pa.Field, types: Sequence[EventType], indices: pa.Array)
 def _to_utf8(text: str) -> bytes:
     """Text for a column; invalid Unicode (lone surrogates) becomes ``?``."""
     return text.encode("utf-8", "replace")
+
+
+def without_out_of_range(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Batches with null for each source timestamp that is not in ``times.SAFE``."""
+    for batch in batches:
+        index = batch.schema.get_field_index("source_timestamp")
+        if index < 0:
+            yield batch
+            continue
+        found = batch.column(index)
+        first, last = (pa.scalar(us, found.type) for us in times.SAFE)
+        is_safe = pc.and_(pc.greater_equal(found, first), pc.less_equal(found, last))
+        column = pc.if_else(is_safe, found, pa.scalar(None, found.type))
+        yield batch.set_column(index, batch.schema.field(index), column)
 
 
 # --- events of a gateway ------------------------------------------------------------------

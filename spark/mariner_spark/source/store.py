@@ -5,6 +5,8 @@ for each type and slice of time, or one for all types if the whole time is selec
 """
 
 import contextlib
+import heapq
+import itertools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +22,7 @@ from eventer_bridge.backends import history
 from eventer_bridge.backends.history import History
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.info import ServerInfo, ext_servers
-from eventer_bridge.backends.rocksdb.keys import TypeId
+from eventer_bridge.backends.rocksdb.keys import SessionBlock, TypeId
 from eventer_bridge.backends.rocksdb.query import Timeseries
 from eventer_bridge.backends.rocksdb.snapshot import Snapshot
 from eventer_bridge.backends.rocksdb.store import Store
@@ -225,14 +227,24 @@ def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def split(store: Store, start: bytes, stop: bytes, n_slices: int) -> list[tuple[bytes, bytes]]:
-    """Split a range of timestamps into slices with about the same number of sessions each.
+    """Split a range of timestamps into slices with about the same number of events each.
 
-    Session ids rise with time, almost without gaps, so a few look-ups find the middle of a server's
-    sessions, however unevenly they are spread. ``start`` and ``stop``, which is not included, are
-    encoded; empty: no bound. The slices, at most ``n_slices``, are ranges in order.
+    Session ids of a server rise with time, so that a few look-ups find where its sessions are,
+    however unevenly they are spread. But they jump: after a crash by ``RESERVED_SESSIONS``. So the
+    stretch of ids that may have most events is halved, again and again, until none matters; a jump
+    in its middle drops out. ``start`` and ``stop``, which is not included, are encoded; empty: no
+    bound. The slices, at most ``n_slices``, are ranges in order.
     """
+    stretches: list[tuple[float, int, _Stretch]] = []  # a heap; the second is unique
+    events = 0.0  # at most
+    counter = itertools.count(1)
+
+    def add(stretch: _Stretch) -> None:
+        nonlocal events
+        events += stretch.n_known + stretch.max_unknown
+        heapq.heappush(stretches, (-stretch.max_unknown, next(counter), stretch))
+
     snapshot = store.snapshot()
-    samples: list[tuple[bytes, float]] = []
     for server in ext_servers(store) if n_slices > 1 else ():
         first, last = server.first_session, server.last_session
         prefix = keys.encode_int(server.server_id)
@@ -240,25 +252,99 @@ def split(store: Store, start: bytes, stop: bytes, n_slices: int) -> list[tuple[
             first = _bisect(snapshot, prefix, first, last, start)
         if stop:
             last = _bisect(snapshot, prefix, first, last, stop)
-        n_probes = min(limits.PROBES * n_slices, last - first + 1)
-        for i in range(n_probes):
-            session = first + i * (last - first + 1) // n_probes
-            timestamp = _timestamp(snapshot, prefix, session)
-            if timestamp is not None and timestamp > start and (not stop or timestamp < stop):
-                samples.append((timestamp, (last - first + 1) / n_probes))
-    edges = [start, *_quantiles(samples, n_slices), stop]
+        if (stretch := _read_stretch(store, prefix, first, last)) is not None:
+            add(stretch)
+    n_parts = limits.PROBES * n_slices
+    for _ in range(n_parts + limits.MAX_JUMPS if stretches else 0):
+        if -stretches[0][0] * n_parts <= events:
+            break
+        _, _, longest = heapq.heappop(stretches)
+        events -= longest.n_known + longest.max_unknown
+        for half in _halves(store, longest):
+            add(half)
+    samples = [sample for _, _, i in stretches for sample in i.samples()]
+    within = [i for i in samples if not stop or i[0] < stop]
+    edges = [start, *_quantiles(within, n_slices, start), stop]
     return list(pairwise(edges))
 
 
-def _quantiles(samples: list[tuple[bytes, float]], n_slices: int) -> list[bytes]:
-    """Timestamps that split weighted ones into parts of about the same weight."""
+class _Stretch(NamedTuple):
+    """Sessions of a server from one that exists, ``first``, to ``stop``.
+
+    Its first blocks were read, up to the one of session ``last``: their timestamps, and the number
+    of events of each. Of those after it only the ids are known.
+    """
+
+    server: bytes
+    first: int
+    last: int
+    stop: int
+    timestamps: Sequence[bytes]
+    sizes: Sequence[int]
+
+    @property
+    def n_known(self) -> int:
+        """Number of events that were counted."""
+        return sum(self.sizes)
+
+    @property
+    def max_unknown(self) -> float:
+        """Number of events after these, if no id is missing and they are of the same size."""
+        return (self.stop - self.last) * self.n_known / len(self.sizes)
+
+    def samples(self) -> Iterator[tuple[bytes, float]]:
+        """Timestamps, each with the number of events from then until the next, an estimate."""
+        *before, (timestamp, size) = zip(self.timestamps, self.sizes, strict=True)
+        yield from before
+        # ids are missing as often as up to here
+        density = self.n_known / (self.last - self.first + 1)
+        yield timestamp, size + (self.stop - self.last) * density
+
+
+def _read_stretch(store: Store, server: bytes, first: int, stop: int) -> _Stretch | None:
+    """The stretch of the sessions from ``first`` to ``stop``; None: there are none."""
+    iterator = store.snapshot().iterator("server")
+    iterator.seek(server + keys.encode_int(first))
+    end = server + keys.encode_int(stop)
+    found: list[tuple[bytes, bytes]] = []
+    while len(found) < limits.PROBE_BLOCKS and iterator.valid() and (key := iterator.key()) <= end:
+        found.append((key, iterator.value()))
+        iterator.next()
+    with store.errors():
+        iterator.status()
+    if not found:
+        return None
+    blocks = store.values("session", [timestamp + key for key, timestamp in found])
+    return _Stretch(
+        server,
+        keys.decode_int(found[0][0][keys.INT_BYTES :]),
+        keys.decode_int(found[-1][0][keys.INT_BYTES :]),
+        stop,
+        [timestamp for _, timestamp in found],
+        [SessionBlock(b"", entries or b"").n_events for entries in blocks],
+    )
+
+
+def _halves(store: Store, stretch: _Stretch) -> Iterator[_Stretch]:
+    """Both halves of what is unknown of a stretch, without ids that are missing between them."""
+    middle = (stretch.last + stretch.stop) // 2 + 1
+    if (second := _read_stretch(store, stretch.server, middle, stretch.stop)) is not None:
+        yield second
+    before = _find_before(store.snapshot(), stretch.server, middle - 1)
+    assert before is not None  # at least those of the stretch itself
+    stop = keys.decode_int(before[0][keys.INT_BYTES :])
+    yield stretch._replace(stop=max(stop, stretch.last))
+
+
+def _quantiles(samples: list[tuple[bytes, float]], n_slices: int, start: bytes) -> list[bytes]:
+    """Timestamps after ``start`` that split weighted ones into parts of about the same weight."""
     samples.sort()
     share = sum(weight for _, weight in samples) / n_slices
     found: list[bytes] = []
     passed = 0.0
     for timestamp, weight in samples:
         is_due = passed >= share * (len(found) + 1) and len(found) < n_slices - 1
-        if is_due and (not found or timestamp > found[-1]):
+        if is_due and timestamp > (found[-1] if found else start):
             found.append(timestamp)
         passed += weight
     return found
@@ -277,7 +363,13 @@ def _bisect(snapshot: Snapshot, server: bytes, first: int, last: int, timestamp:
 
 
 def _timestamp(snapshot: Snapshot, server: bytes, session: int) -> bytes | None:
-    """Timestamp of a server's session with this id, or of those before it.
+    """Timestamp of a server's session with this id, or of those before it."""
+    found = _find_before(snapshot, server, session)
+    return None if found is None else found[1]
+
+
+def _find_before(snapshot: Snapshot, server: bytes, session: int) -> tuple[bytes, bytes] | None:
+    """Key and timestamp of the last block of a server whose first session is at most this one.
 
     Passes over all that was deleted in between: unlike a query's look-up (``Snapshot.find_block``),
     it needs the session before it, and delays no other client.
@@ -286,8 +378,7 @@ def _timestamp(snapshot: Snapshot, server: bytes, session: int) -> bytes | None:
     iterator.seek_for_prev(server + keys.encode_int(session))
     key: bytes | None = iterator.key()
     if key is not None and key.startswith(server):
-        timestamp: bytes = iterator.value()
-        return timestamp
+        return key, iterator.value()
     with snapshot.errors():
         iterator.status()
     return None

@@ -38,7 +38,7 @@ from mariner_spark.errors import DataLossError, GatewayUnavailableError, History
 from mariner_spark.source import server_events
 from mariner_spark.source.gateway import Backoff, GatewayClient, GatewayPool, Pages, ReplayRequest
 from mariner_spark.source.options import Offsets, Options, decode_offsets, encode_offsets
-from mariner_spark.source.rows import Columns, event_batches
+from mariner_spark.source.rows import Columns, event_batches, without_out_of_range
 from mariner_spark.source.server_events import ServerHistory, after, from_event
 
 mlog = logging.getLogger(__name__)
@@ -126,7 +126,8 @@ class StreamReader(DataSourceStreamReader, datasource.SupportsTriggerAvailableNo
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, StreamPartition)
         columns = Columns(schemas.arrow_schema(self._schema), self._options.value_path)
-        return read(self._options, partition, columns)
+        batches = read(self._options, partition, columns)
+        return batches if self._options.keeps_all_times else without_out_of_range(batches)
 
     def batches(self, start: dict[str, Any], *, ends: bool) -> Iterator[Sequence[InputPartition]]:
         """The partitions of one batch after the other, after the offsets ``start``; without Spark.

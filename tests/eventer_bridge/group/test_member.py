@@ -195,7 +195,7 @@ async def refusal(made: Site, name: str) -> str:
 
 
 async def test_a_store_that_cannot_be_a_member_says_what_to_do(
-    postgresql: Cluster, tmp_path: Path
+    postgresql: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with site(postgresql, tmp_path / "1", "a") as made:
         a = made.servers["a"]
@@ -226,6 +226,7 @@ async def test_a_store_that_cannot_be_a_member_says_what_to_do(
         await a.register(2)
         await until(lambda: a.member.members[0].position == a.backend.position)
         await a.register()  # by which those before it are acknowledged
+        monkeypatch.setattr("eventer_bridge.group.limits.ALONE_KEEP_S", 0.0)
         await a.log.trim(3600.0)
         copy.rename(tmp_path / "1/d")
         text = await refusal(made, "d")

@@ -56,7 +56,7 @@ def test_info(lake: Path) -> None:
         f"lake       {lake}",
         "events     version 10, 100 rows in 10 files, N bytes; to be deleted: 0 files, N bytes",
         "latest     version 1, 10 rows in 1 file, N bytes; to be deleted: 0 files, N bytes",
-        "values     version 1, 100 rows in 10 files, N bytes; to be deleted: 0 files, N bytes",
+        "rollups    version 1, 40 rows in 3 files, N bytes; to be deleted: 0 files, N bytes",
         "time       2025-01-01T00:00:00.000000Z to 2025-01-01T00:01:30.000000Z",
         "server 7   up to 10/10, 2025-01-01T00:01:30.000000Z ",
         re.sub("[0-9]+", lines[6].partition(" ")[0], "1 s ago)", count=1),
@@ -86,7 +86,7 @@ def test_info_of_what_is_left_behind(lake: Path) -> None:
     append(lake, plain_events(110))
     found = json.loads(run("lake", "info", lake, "--json").stdout)["tables"]
     assert (found["events"]["unused_files"], found["events"]["unused_bytes"]) == (1, 4)
-    assert (found["values"]["behind"], found["latest"]["behind"]) == (1, 1)
+    assert (found["rollups"]["behind"], found["latest"]["behind"]) == (1, 1)
 
 
 def test_info_of_an_empty_lake(tmp_path: Path) -> None:
@@ -98,8 +98,7 @@ def test_info_of_an_empty_lake(tmp_path: Path) -> None:
 
 
 def test_compact(lake: Path) -> None:
-    # of events and of values
-    text = f"{lake}: 20 files became 2, 0 deleted, "
+    text = f"{lake}: 10 files became 1, 0 deleted, "
     assert run("lake", "compact", lake).stdout.startswith(text)
     assert len(parquet_files(lake)) == 11
     assert run("lake", "compact", lake, "--grace-hours", "0").code == 2
@@ -107,7 +106,7 @@ def test_compact(lake: Path) -> None:
 
 def test_rebuild(lake: Path) -> None:
     assert run("lake", "rebuild", lake).stdout.startswith(f"{lake}: rebuilt, ")
-    assert opened(lake, "values").count() == 100
+    assert opened(lake, "rollups").count() == 40
 
 
 def test_ingest_of_a_store_needs_no_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,10 @@ import runpy
 import sys
 from collections.abc import Iterable, Iterator
 
+from pyspark.sql import SparkSession
+
 import mariner_spark
+from mariner_spark.errors import LakeError
 
 
 def main(job: str, *arguments: str) -> None:
@@ -19,6 +22,7 @@ def main(job: str, *arguments: str) -> None:
         "driver": mariner_spark.__file__,
         "executors": spark.sparkContext.parallelize([0], 1).mapPartitions(where).collect(),
         "master": spark.sparkContext.master,
+        "lacks": reason_without_lake(spark),
     }
     print(json.dumps(seen), flush=True)
     sys.argv = [job, *arguments]
@@ -26,6 +30,15 @@ def main(job: str, *arguments: str) -> None:
         runpy.run_path(job, run_name="__main__")
     finally:
         spark.stop()
+
+
+def reason_without_lake(spark: SparkSession) -> str:
+    """What is said of a lake that executors lack: they run in other folders."""
+    try:
+        mariner_spark.read(spark, lake="/proc/self/cwd/lake")
+    except LakeError as e:
+        return str(e)
+    return ""
 
 
 def where(rows: Iterable[int]) -> Iterator[str]:

@@ -19,16 +19,18 @@ def test_lake_and_table_give_the_same(spark: SparkSession, tmp_path: Path) -> No
         "lake to table",
         "compact",
         "activity, compacted",
-        "latest and values",
+        "latest and rollups",
         "values, payloads",
-        "values, narrow table",
-        "the former to the latter",
+        "values, numbers",
+        "values, rollups",
+        "payloads to rollups",
+        "numbers to rollups",
         "files of a day of a hundred",
         "bytes of one type of 100",
         "the same, sorted by type",
         "plain, all files",
         "small/events, all files",
         "lake/events, all files",
-        "lake/values, all files",
+        "lake/rollups, all files",
     ]
-    assert "files of a day of a hundred: 1.0%" in lines[10]
+    assert "files of a day of a hundred: 1.0%" in lines[12]

@@ -1,5 +1,6 @@
 """Reading a lake: by Spark, and by other engines as README.md tells."""
 
+import json
 import os
 import re
 from datetime import UTC, datetime, timedelta
@@ -8,6 +9,7 @@ from typing import Any
 
 import duckdb
 import duckdb_extension_delta
+import numpy as np
 import polars as pl
 import pytest
 from deltalake import DeltaTable
@@ -19,11 +21,12 @@ from mariner_spark import type_path
 from mariner_spark.errors import LakeError, OptionError
 from mariner_spark.lake import maintenance
 from mariner_spark.lake.maintenance import compact
-from mariner_spark.lake.tables import EVENTS, VALUES, Lake
-from mariner_spark.reader import read_events
+from mariner_spark.lake.tables import EVENTS, Lake
 from tests.spark.lake.support import append, draw_events, opened
 from tests.spark.support import COLUMNS, in_order, plain_events, rows_of
 from tests.spark.support import read as rows_by_spark
+
+pytestmark = pytest.mark.usefixtures("other_time_zone")  # moments are the same in any
 
 EVENTS_OF_DAYS = plain_events(200_000, every=200)
 README = (Path(mariner_spark.lake.__file__).parent / "README.md").read_text()
@@ -52,7 +55,8 @@ def test_the_same_events_by_every_engine(
     if is_compacted:
         compact(str(tmp_path))
     expected, names = rows_of(drawn), list(COLUMNS)
-    spark_rows = mariner_spark.read(spark, lake=tmp_path).toArrow().to_pylist()
+    events = mariner_spark.read(spark, lake=tmp_path, source_out_of_range="clip")
+    spark_rows = events.toArrow().to_pylist()
     for row in spark_rows:
         assert type_path.decode(row["type_path"]) == tuple(row["type"])
     assert in_order({i: row[i] for i in names} for row in spark_rows) == expected
@@ -129,7 +133,9 @@ def test_a_moment_that_the_log_has_in_milliseconds(spark: SparkSession, tmp_path
     rows = rows_of(drawn)
     for row in rows[:5]:
         moment = row["timestamp"]
-        found = mariner_spark.read(spark, lake=tmp_path, from_=moment, to=moment)
+        found = mariner_spark.read(
+            spark, lake=tmp_path, from_=moment, to=moment, source_out_of_range="clip"
+        )
         assert rows_by_spark(found) == [i for i in rows if i["timestamp"] == moment]
 
 
@@ -145,13 +151,14 @@ def test_versions(spark: SparkSession, lake: Path) -> None:
     for as_of in (moment + 100_000, moment + 900_000):
         second = mariner_spark.read(spark, lake=lake, as_of=as_of / 10**9)
         assert second.count() == 400
-    with pytest.raises(LakeError, match="negative"):
-        mariner_spark.read(spark, lake=lake, version=-1)
+    of_numpy: Any = np.int32(1)
+    assert mariner_spark.read(spark, lake=lake, version=of_numpy).count() == 200
     opened(lake).vacuum(0, dry_run=False, enforce_retention_duration=False)
     with pytest.raises(LakeError, match="table events: files of this version are deleted"):
         mariner_spark.read(spark, lake=lake, version=2)
     for arguments, message in (
-        ({"version": 99}, "99"),
+        ({"version": 99}, "table events: no version 99, expected one from 0 to [0-9]+$"),
+        ({"version": -1}, "table events: no version -1, expected one from 0 to [0-9]+$"),
         ({"version": 1, "as_of": 1}, "as_of: cannot be combined with version"),
         ({"version": "1"}, "version: expected a number, not str"),
         ({"as_of": b""}, "as_of: expected a datetime, a date, a string or seconds, not bytes"),
@@ -171,10 +178,21 @@ def test_versions(spark: SparkSession, lake: Path) -> None:
         mariner_spark.read(spark, store=lake, version=1)
 
 
-def test_a_derived_table(spark: SparkSession, lake: Path) -> None:
-    frame = read_events(spark, str(lake), table=VALUES)
-    assert frame.columns == ["type_path", "timestamp", "value"]
-    assert frame.count() == 1_000
+def test_every_change_is_read_once_by_version(tmp_path: Path, monkeypatch: Any) -> None:
+    """Beside compactions and vacuums of files that no table has."""
+    monkeypatch.chdir(tmp_path)
+    root, ids, names = Path("lake"), [], {"seen": -1}
+    for n in range(50, 301, 50):
+        append(root, plain_events(n))
+        if n % 100:
+            compact(str(root))
+            append(root, plain_events(n + 20))
+        names = run("load_cdf", names)
+        found = names["changes"].to_pylist()
+        assert {i["_change_type"] for i in found} == {"insert"}
+        ids += [(i["session"], i["instance"]) for i in found]
+    assert sorted(ids) == [(i.id.session, i.id.instance) for i in plain_events(300)]
+    assert names["seen"] == opened(root).version()
 
 
 def run(word: str, names: dict[str, Any]) -> dict[str, Any]:
@@ -186,11 +204,28 @@ def run(word: str, names: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_examples(spark: SparkSession, lake: Path) -> None:
-    found = run("mariner_spark", {})
+    found = run("import mariner_spark", {})
     assert (found["events"].count(), found["before"].count()) == (1_000, 200)
+    assert found["quarters"].count() == 223
+    assert len(run("create_views", found)["hottest"].collect()) == 1
     assert len(run("polars", {})["events"]) == 1_000
-    assert len(run("to_pandas", {})["values"]) == 1_000
+    assert len(run("to_pandas", {})["hours"]) == 56
     assert run("to_pyarrow_dataset", {})["count"].fetchall() == [("site/0/d0", 1_000)]
+    assert len(run("load_cdf", {"seen": 1})["changes"]) == 800
     duckdb.sql("SET autoinstall_known_extensions = false")  # it would come over the network
     assert len(run("delta_scan", {})["scanned"]) == 1_000
     assert isinstance(DeltaTable(lake / "events").version(), int)
+
+
+def test_the_notebook(spark: SparkSession, lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its cells, one after the other."""
+    path = Path(mariner_spark.__file__).parents[1] / "lake.ipynb"
+    cells = json.loads(path.read_text())["cells"]
+    names: dict[str, Any] = {}
+    for number, cell in enumerate(i for i in cells if i["cell_type"] == "code"):
+        assert cell["outputs"] == []
+        exec(compile("".join(cell["source"]), f"cell {number}", "exec"), names)  # noqa: S102
+    assert names["busiest"] == "site/0/d0"
+    assert len(names["hours"]) == 56
+    assert names["events"].count() == 1_000
+    assert "time_mean" in capsys.readouterr().out

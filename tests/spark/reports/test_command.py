@@ -131,7 +131,7 @@ def test_hostile_events(tmp_path: Path) -> None:
 def test_text_that_a_spreadsheet_would_run(tmp_path: Path) -> None:
     harmless = ("a=1", "'=1", "", " =1")
     begins = ("=", "+", "-", "@", "\t", "\r")
-    types = [*harmless, *(f"{i}cmd|' /C calc'!A0" for i in begins)]
+    types = ["\0\0", *harmless, *(f"{i}cmd|' /C calc'!A0" for i in begins)]
     stored = [
         Event(EventId(1, i, 1), (name,), Timestamp(i, 0), Timestamp(i + 5, 0), JsonPayload.of(-i))
         for i, name in enumerate(types, 1)
@@ -143,7 +143,8 @@ def test_text_that_a_spreadsheet_would_run(tmp_path: Path) -> None:
     with (tmp_path / "latest.csv").open(newline="") as file:
         latest = list(csv.DictReader(file))
     assert {i["type_path"] for i in latest} == {
-        f"'{path}" if is_formula else path for path, is_formula in paths.items()
+        f"'{path}" if is_formula else path.replace("\0", r"\x00")
+        for path, is_formula in paths.items()
     }
     assert {i["payload"] for i in latest} == {f"'-{i}" for i in range(1, len(types) + 1)}
     assert {float(i["value"]) for i in latest} == {-i for i in range(1, len(types) + 1)}

@@ -70,7 +70,7 @@ def test_parts_are_read_by_several_processes(
 def test_a_signal_ends_the_command(
     reported: Reported, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folders = []
+    folders: list[Path] = []
 
     def interrupt(relation: Relation) -> None:
         folders.extend(tmp_path.glob("mariner-report-*"))

@@ -80,7 +80,7 @@ TOTALS: Final[dict[str, Any]] = {
     **_BY_NAME,
     "longest": HOSTILE[1],
     "name": HOSTILE[1],
-    "silence_s": 1,
+    "longest_s": 1,
     "up_s": 1,
 }
 

@@ -16,7 +16,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from eventer_bridge.model import Event
 from mariner_spark import type_path
 from tests.spark.source.streams import gateway_options, values
-from tests.spark.support import Row, few, fill, in_order, many_events, rows_of
+from tests.spark.support import Row, few, fill, in_order, many_events, safe_rows_of
 from tests.support.certificates import make_certificates
 from tests.support.gateway import Gateway, gateway
 from tests.support.peer import RawPeer, event, register_req
@@ -77,7 +77,7 @@ def test_every_event_once_and_equal(spark: SparkSession, stored: list[Event]) ->
     assert all(0 < len(rows) <= 40 for rows in sink.batches.values())
     for row in sink.rows:
         assert type_path.decode(row.pop("type_path")) == tuple(row["type"])
-    assert in_order(i for i in sink.rows if i["server"] != 1) == rows_of(stored)
+    assert in_order(i for i in sink.rows if i["server"] != 1) == safe_rows_of(stored)
 
 
 async def test_a_query_goes_on_where_it_was(spark: SparkSession, tmp_path: Path) -> None:

@@ -61,6 +61,7 @@ def test_every_event_once_and_equal(
                     gateway_options(running),
                     maxEventsPerBatch=str(max_events),
                     partitions=str(n_partitions),
+                    source_out_of_range="clip",
                 )
                 batches = [rows for _, rows in read_on(reader, reader.initialOffset())]
                 reader.stop()

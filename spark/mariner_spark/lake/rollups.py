@@ -1,0 +1,350 @@
+"""Rollups: what the events of a type were in each minute, hour and day (UTC), in table ``rollups``.
+
+A row is computed from the events of its bucket alone, so that an event changes three rows, however
+late it comes. Minutes are computed from events, hours from minutes, and days from hours, all by
+:func:`roll`, which joins pieces of time: an event is one, a rollup is another. What a number holds
+beyond its bucket follows from the rows before and after (:func:`select`).
+
+An update computes the minutes anew that new events are in, and what is made of them; in order of
+time, so that it holds no more than ``limits.ROLLED_ROWS`` events and a row for each type. All
+widths are in one table, and change with one commit.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from datetime import timedelta
+from itertools import pairwise
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+from deltalake.transaction import AddAction
+from numpy.typing import NDArray
+
+from mariner_spark import limits, times
+from mariner_spark.errors import OptionError
+from mariner_spark.lake import tables
+from mariner_spark.lake.sql import ORIGIN_US, WIDTHS_US
+from mariner_spark.lake.tables import EVENTS, ORDER, ROLLUPS, Lake, TableFile
+from mariner_spark.times import EVER, Interval
+
+_WIDTH: Final = re.compile("([1-9][0-9]{0,6})([mhd])")
+_MINUTE: Final = timedelta(minutes=1)
+
+_SCHEMA: Final = tables.arrow_schema(ROLLUPS)
+_END: Final = 1 << 62
+"""After all moments."""
+
+_Longs: TypeAlias = NDArray[np.int64]
+_Rows: TypeAlias = Iterator[tuple[pa.Table, int]]
+"""Rollups in order of time, each with the moment before which there are no others to come."""
+
+
+def parse_width(every: str | timedelta) -> int:
+    """Microseconds of a width of buckets: ``5m``, ``1h``, ``7d`` and the like, or a timedelta.
+
+    Raises OptionError if it is neither, or no multiple of a minute.
+    """
+    text = every
+    if isinstance(every, str) and (match := _WIDTH.fullmatch(every)):
+        every = int(match[1]) * timedelta(microseconds=WIDTHS_US[f"1{match[2]}"])
+    if not isinstance(every, timedelta) or every < _MINUTE or every % _MINUTE:
+        raise OptionError("every", f"{text!r}: expected some minutes, hours or days, as '15m'")
+    return every // timedelta(microseconds=1)
+
+
+class Found(NamedTuple):
+    """Rollups for a query: files that have them, and may have others as well.
+
+    They are those of width ``every`` (of ``sql.WIDTHS_US``) with their ``bucket`` in ``time``.
+    """
+
+    every: str
+    time: Interval
+    files: list[TableFile]
+
+
+def find(lake: Lake, width_us: int, time: Interval) -> Found:
+    """What rollups of a width are made of: the widest ones that are there and divide it.
+
+    ``width_us`` is one of :func:`parse_width`; of these the buckets are whole that begin in
+    ``time``, so others are left out. Raises LakeError if the lake has no rollups.
+    """
+    every = [name for name, us in WIDTHS_US.items() if width_us % us == 0][-1]
+    first, last = (None if i is None else i - ORIGIN_US for i in time)
+    first = None if first is None else -(-first // width_us) * width_us + ORIGIN_US
+    last = None if last is None else (last // width_us + 1) * width_us + ORIGIN_US - 1
+    whole = Interval(first, last)
+    files = tables.files_of(lake.open(ROLLUPS), ROLLUPS)
+    chosen = [i for i in files if i.partition == every and not i.time.intersection(whole).is_empty]
+    return Found(every, whole, chosen)
+
+
+# --- joining pieces of time ---------------------------------------------------------------
+
+
+def roll(pieces: pa.Table, width_us: int) -> pa.Table:
+    """Rollups with buckets of a width, in order of type and time.
+
+    ``pieces`` are rollups of shorter times, which do not overlap, in order of time or
+    at least with different ``bucket``.
+    """
+    if not pieces.num_rows:
+        return pieces
+    types, ranks = tables.rank(pieces.column("type_path"))
+    at = _longs(pieces.column("bucket"))
+    order = np.argsort(ranks, kind="stable")
+    if (at[1:] < at[:-1]).any():
+        order = np.lexsort((at, ranks))
+    ranks, buckets = ranks[order], at[order] // width_us * width_us
+    is_first = np.ones(len(order), bool)
+    is_first[1:] = (ranks[1:] != ranks[:-1]) | (buckets[1:] != buckets[:-1])
+    [firsts] = np.nonzero(is_first)
+    numbers = _longs(pieces.column("numbers"))[order]
+    columns = {
+        "type_path": types.take(pa.array(ranks[firsts])),
+        "bucket": buckets[firsts],
+        "events": np.add.reduceat(_longs(pieces.column("events"))[order], firsts),
+        "numbers": np.add.reduceat(numbers, firsts),
+    }
+    [has_number] = np.nonzero(numbers)
+    groups = (np.cumsum(is_first) - 1)[has_number]
+    found = _of_numbers(pieces, order[has_number], groups) if len(groups) else {}
+    is_null = columns["numbers"] == 0
+    for field in list(_SCHEMA)[len(columns) :]:
+        values = np.zeros(len(firsts), np.float64 if field.type == pa.float64() else np.int64)
+        if field.name in found:
+            values[~is_null] = found[field.name]
+        mask = is_null | np.isnan(values) if field.name == "held_mean" else is_null
+        columns[field.name] = pa.array(values, mask=mask)
+    arrays = [pa.array(columns[i.name]).cast(i.type) for i in _SCHEMA]
+    return pa.Table.from_arrays(arrays, schema=_SCHEMA)
+
+
+def _of_numbers(pieces: pa.Table, rows: _Longs, groups: _Longs) -> dict[str, NDArray[Any]]:
+    """Figures of the numbers of each group, from some rows of pieces, all with numbers."""
+    n, first_at, last_at = (
+        _longs(pieces.column(i).fill_null(0))[rows] for i in ("numbers", "first_at", "last_at")
+    )
+    low, high, mean, first, last, held = (
+        pieces.column(i).to_numpy()[rows]
+        for i in ("min", "max", "mean", "first", "last", "held_mean")
+    )
+    starts = np.flatnonzero(np.diff(groups, prepend=-1))
+    sizes = np.diff(starts, append=len(groups))
+    ends = starts + sizes - 1
+    low, high = np.minimum.reduceat(low, starts), np.maximum.reduceat(high, starts)
+    total, length = np.add.reduceat(n, starts), last_at[ends] - first_at[starts]
+    # until the next piece, the last number of this one holds
+    wait = np.append(first_at[1:] - last_at[:-1], 0)
+    wait[ends] = 0
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        plain = np.add.reduceat(mean * n, starts) / total
+        # by shares, the sum is finite whatever the numbers
+        shared = np.add.reduceat(mean * (n / np.repeat(total, sizes)), starts)
+        whole = np.repeat(length, sizes)
+        parts = np.nan_to_num(held) * ((last_at - first_at) / whole) + last * (wait / whole)
+        over_time = np.add.reduceat(parts, starts)
+    return {
+        "min": low,
+        "max": high,
+        # rounding may lead beyond the bounds
+        "mean": np.clip(np.where(np.isfinite(plain), plain, shared), low, high),
+        "first": first[starts],
+        "first_at": first_at[starts],
+        "last": last[ends],
+        "last_at": last_at[ends],
+        "held_mean": np.where(length > 0, np.clip(over_time, low, high), np.nan),
+    }
+
+
+def _longs(column: pa.ChunkedArray) -> _Longs:
+    """Integers or moments, which are not null."""
+    found: _Longs = column.cast(pa.int64()).to_numpy()
+    return found
+
+
+def _pieces(events: pa.Table) -> pa.Table:
+    """A piece of time for each event, in order."""
+    at = _longs(events.column("timestamp"))
+    if (at[1:] <= at[:-1]).any():
+        events = events.sort_by([(i, "ascending") for i in ORDER])
+    at, value = events.column("timestamp"), events.column("value")
+    value = pc.if_else(pc.is_finite(value), value, None)  # of another tool
+    columns = {
+        "type_path": events.column("type_path"),
+        "bucket": at,
+        "events": np.ones(len(events), np.int64),
+        "numbers": value.is_valid().cast(pa.int64()),
+        **dict.fromkeys(("min", "max", "mean", "first", "last"), value),
+        **dict.fromkeys(("first_at", "last_at"), at),
+        "held_mean": pa.nulls(len(events), pa.float64()),
+    }
+    return pa.table({i: columns[i] for i in _SCHEMA.names}, schema=_SCHEMA)
+
+
+# --- bringing the table up to date --------------------------------------------------------
+
+
+class Renewed(NamedTuple):
+    """Files to be added to the table ``rollups``, and those that they replace."""
+
+    added: list[AddAction]
+    replaced: list[TableFile]
+
+
+def renew(lake: Lake, events: DeltaTable, table: DeltaTable | None, paths: list[str]) -> Renewed:
+    """Compute the rollups anew that the events of some files are in.
+
+    Args:
+        lake: where they are.
+        events: its table of events, which has all of them.
+        table: the rollups so far; None: there are none, and ``paths`` are all files of events.
+        paths: the files, below the table of events.
+
+    Raises:
+        LakeError: a file cannot be read or written.
+    """
+    known = [] if table is None else tables.files_of(table, ROLLUPS)
+    renewal = _Renewal(lake, known, _touched(lake, paths))
+    minutes: _Rows = (
+        (roll(_pieces(rows), WIDTHS_US["1m"]), end)
+        for rows, end in _read_events(lake, tables.files_of(events, EVENTS), renewal.touched["1m"])
+    )
+    hours = renewal.rolled("1h", "1m", renewal.written("1m", minutes))
+    days = renewal.rolled("1d", "1h", renewal.written("1h", hours))
+    for _ in renewal.written("1d", days):
+        pass
+    return renewal.finish()
+
+
+def _touched(lake: Lake, paths: Iterable[str]) -> _Longs:
+    """Minutes with events of some files, ascending."""
+    found = [np.zeros(0, np.int64)]
+    for path in paths:
+        at = _longs(tables.read_rows(lake, EVENTS, path, ["timestamp"]).column(0))
+        minutes = _start(at, "1m")  # most follow an event of the same one
+        found.append(np.unique(minutes[np.diff(minutes, prepend=-1) != 0]))
+    return np.unique(np.concatenate(found))
+
+
+def _start(at: _Longs, every: str) -> _Longs:
+    return at // WIDTHS_US[every] * WIDTHS_US[every]
+
+
+def _read_events(
+    lake: Lake, files: list[TableFile], minutes: _Longs
+) -> Iterator[tuple[pa.Table, int]]:
+    """All events of some minutes, in parts of whole minutes, by time; each with its end."""
+    width = WIDTHS_US["1m"]
+    first, last = (
+        np.array([edge if i is None else i for i in bounds], np.int64)
+        for edge, bounds in (
+            (times.MIN_US, (i.time.first for i in files)),
+            (times.MAX_US, (i.time.last for i in files)),
+        )
+    )
+    begins = np.searchsorted(minutes, first - width, "right")
+    ends = np.searchsorted(minutes, last, "right")
+    # about how many, if events are spread evenly
+    expected = np.zeros(len(minutes) + 1)
+    for file, begin, end in zip(files, begins, ends, strict=True):
+        each = file.rows / max(end - begin, 1)
+        expected[begin] += each
+        expected[end] -= each
+    parts = np.cumsum(np.cumsum(expected)[:-1]) // limits.ROLLED_ROWS
+    edges = [0, *(np.flatnonzero(np.diff(parts)) + 1).tolist(), len(minutes)]
+    names = ["type_path", "value", *ORDER]
+    for i, j in pairwise(edges):
+        part = minutes[i:j]
+        if not len(part):
+            continue
+        time = Interval(int(part[0]), int(part[-1]) + width - 1)
+        rows = [
+            _in_buckets(tables.read_rows(lake, EVENTS, file.path, names, time), "1m", part)
+            for file, begin, end in zip(files, begins, ends, strict=True)
+            if begin < j and i < end
+        ]
+        yield pa.concat_tables(rows), _END if j == len(minutes) else int(minutes[j])
+
+
+def _in_buckets(rows: pa.Table, every: str, buckets: _Longs, *, is_within: bool = True) -> pa.Table:
+    """Events or rollups in some buckets, or (if not ``is_within``) in all others."""
+    column = "timestamp" if "timestamp" in rows.schema.names else "bucket"
+    found = _start(_longs(rows.column(column)), every)
+    is_in = np.append(buckets, _END)[np.searchsorted(buckets, found)] == found
+    return rows.filter(pa.array(is_in == is_within))
+
+
+class _Renewal:
+    """Rollups that take the place of others; ``touched`` are the buckets of those, by width."""
+
+    def __init__(self, lake: Lake, known: list[TableFile], minutes: _Longs) -> None:
+        self._lake, self._known = lake, known
+        self.touched = {every: np.unique(_start(minutes, every)) for every in WIDTHS_US}
+        self._added: list[AddAction] = []
+        self._waiting: dict[str, list[pa.Table]] = {every: [] for every in WIDTHS_US}
+
+    def written(self, every: str, found: _Rows) -> _Rows:
+        """The same rollups, which are also written to files."""
+        waiting = self._waiting[every]
+        for rows, end in found:
+            waiting.append(rows)
+            if sum(i.num_rows for i in waiting) >= limits.FILE_ROWS:
+                self._write(every)
+            yield rows, end
+
+    def rolled(self, every: str, finer: str, found: _Rows) -> _Rows:
+        """Rollups made of finer ones: of those found, and of those that stay as they are."""
+        pending, begin = _SCHEMA.empty_table(), -_END
+        for new, end in found:
+            kept = self._kept(finer, every, Interval(begin, end - 1))
+            rows = roll(pa.concat_tables([pending, kept, new]), WIDTHS_US[every])
+            edge = end // WIDTHS_US[every] * WIDTHS_US[every]
+            is_whole = pa.array(_longs(rows.column("bucket")) < edge)
+            yield rows.filter(is_whole), edge
+            pending, begin = rows.filter(pc.invert(is_whole)), end
+
+    def _kept(self, finer: str, every: str, time: Interval) -> pa.Table:
+        """Finer rollups that stay, in buckets that are touched."""
+        found = [_SCHEMA.empty_table()]
+        for file in self._overlapping(finer, every, time):
+            rows = _in_buckets(self._read(file, time), every, self.touched[every])
+            found.append(_in_buckets(rows, finer, self.touched[finer], is_within=False))
+        return pa.concat_tables(found)
+
+    def _overlapping(self, finer: str, every: str, time: Interval = EVER) -> list[TableFile]:
+        """Files of finer rollups that may be in some time, and in buckets that are touched."""
+        buckets, found = self.touched[every], []
+        for file in (i for i in self._known if i.partition == finer):
+            first, last = file.time.intersection(time)
+            first = -_END if first is None else first - WIDTHS_US[every]
+            begin = np.searchsorted(buckets, first, "right")
+            if begin < np.searchsorted(buckets, _END if last is None else last, "right"):
+                found.append(file)
+        return found
+
+    def _read(self, file: TableFile, time: Interval = EVER) -> pa.Table:
+        return tables.read_rows(self._lake, ROLLUPS, file.path, time=time)
+
+    def finish(self) -> Renewed:
+        """Write the rest, and what else was in the files with rollups that are made anew."""
+        replaced = []
+        for every, buckets in self.touched.items():
+            self._write(every)
+            for file in self._overlapping(every, every):
+                rows = self._read(file)
+                rest = _in_buckets(rows, every, buckets, is_within=False)
+                if rest.num_rows < rows.num_rows:
+                    replaced.append(file)
+                    self._waiting[every].append(rest)
+                    self._write(every)
+        return Renewed(self._added, replaced)
+
+    def _write(self, every: str) -> None:
+        rows = pa.concat_tables([_SCHEMA.empty_table(), *self._waiting[every]])
+        self._waiting[every].clear()
+        if rows.num_rows:
+            self._added.append(tables.write_rollups(self._lake, every, rows))

@@ -1,0 +1,234 @@
+"""Rollups: those of plain Python, however the events came."""
+
+import random
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import msgspec
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+import mariner_spark
+from eventer_bridge.model import Event, EventId, JsonPayload, Timestamp
+from mariner_spark import limits
+from mariner_spark.errors import LakeError, OptionError
+from mariner_spark.lake import maintenance, rollups, sql
+from mariner_spark.lake.maintenance import info
+from mariner_spark.lake.tables import ROLLUPS, Lake
+from mariner_spark.times import EVER
+from tests.spark.lake.oracle import buckets, check_rollups, compare
+from tests.spark.lake.support import append, named, opened, parquet_files
+from tests.spark.support import Row, plain_events
+
+NUMBERS = ("1", "-2.5", "0", "1e308", "1.7976931348623157e308", "-1.7e308", "5e-324", "0.1",
+           "1e999", "null", '"12"', "true", "123456789012345678901234567890")  # fmt: skip
+EDGES = (-62_135_596_800, -1, 59, 60, 3_599, 3_600, 86_399, 86_400, 253_402_300_799)
+COLUMNS = ("type_path", "bucket", "events", "last")
+TYPES = (("a",), ("a", "b"), (), ("é/~",))
+SECONDS = st.one_of(
+    st.integers(0, 200),
+    st.integers(0, 3 * 86_400),
+    st.sampled_from(EDGES),
+)
+Draft = tuple[int, int, int, tuple[str, ...], str]
+DRAFTS = st.lists(
+    st.tuples(
+        st.sampled_from((1, 2, 3)),
+        SECONDS,
+        st.sampled_from((0, 1, 999_999)),
+        st.sampled_from(TYPES),
+        st.sampled_from(NUMBERS),
+    ),
+    min_size=20,
+    max_size=80,
+)
+
+
+def of_servers(drafts: list[Draft]) -> Iterator[list[Event]]:
+    """Events of each server: two of a session, which have one timestamp."""
+    for server in (1, 2, 3):
+        mine = sorted((i for i in drafts if i[0] == server), key=lambda i: i[1:3])
+        yield [
+            Event(
+                EventId(server, 1 + n // 2, 1 + n % 2),
+                kind,
+                Timestamp(*mine[n // 2 * 2][1:3]),
+                None,
+                JsonPayload(msgspec.Raw(f'{{"value": {number}}}'.encode())),
+            )
+            for n, (_, _, _, kind, number) in enumerate(mine)
+        ]
+
+
+@given(DRAFTS, st.randoms(use_true_random=False))
+@settings(max_examples=4, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+def test_nasty_events_in_any_order(
+    tmp_path_factory: pytest.TempPathFactory,
+    drafts: list[Draft],
+    chance: random.Random,
+) -> None:
+    """A server's events come in order; which server's come next is by chance."""
+    root = tmp_path_factory.mktemp("lake")
+    append(root, [])
+    parts = [[members[:i] for i in range(0, len(members) + 9, 9)] for members in of_servers(drafts)]
+    left = [i for i, of_server in enumerate(parts) for _ in of_server]
+    chance.shuffle(left)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(limits, "ROLLED_ROWS", chance.choice((1, 5, 1_000)))
+        patch.setattr(limits, "FILE_ROWS", chance.choice((3, 1_000)))
+        for server in left:
+            append(root, parts[server].pop(0))
+            match chance.randrange(4):
+                case 0:
+                    maintenance.compact(str(root))
+                case 1 | 2:
+                    maintenance.update(str(root))
+        maintenance.update(str(root))
+        check_rollups(root)
+        maintenance.update(str(root), is_new=True)
+    check_rollups(root)
+
+
+@pytest.fixture(scope="module")
+def nasty_lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Many of these events, in two commits for each server."""
+    root, chance = tmp_path_factory.mktemp("nasty"), random.Random(5)
+    drafts: list[Draft] = [
+        (
+            chance.choice((1, 2, 3)),
+            chance.choice((chance.randrange(2_000), chance.randrange(20 * 86_400), *EDGES)),
+            chance.choice((0, 1, 999_999)),
+            chance.choice(TYPES),
+            chance.choice(("1", "2.5", *NUMBERS)),
+        )
+        for _ in range(400)
+    ]
+    whole = list(of_servers(drafts))
+    for part in (*(i[: len(i) // 2] for i in whole), *whole):
+        append(root, part)
+        maintenance.update(str(root))
+    return root
+
+
+def test_reading(spark: SparkSession, nasty_lake: Path) -> None:
+    """By DuckDB and by Spark."""
+    events = opened(nasty_lake).to_pyarrow_table().to_pylist()
+    for every in ("1m", "5m", "1h", "6h", "1d", "7d"):
+        width_us = rollups.parse_width(every)
+        expected = in_order(buckets(events, timedelta(microseconds=width_us)))
+        assert len(expected) > 20
+        found = rollups.find(Lake(str(nasty_lake)), width_us, EVER)
+        paths = [str(nasty_lake / ROLLUPS / i.path) for i in found.files]
+        query = sql.buckets(f"read_parquet({paths})", width_us, sql.DIALECTS["duckdb"])
+        with duckdb.connect() as connection:
+            connection.execute("SET TimeZone = 'UTC'")
+            compare(in_order(connection.sql(query).to_arrow_table().to_pylist()), expected)
+    frame = mariner_spark.read(spark, lake=nasty_lake, every="7d")
+    compare(in_order(frame.toArrow().to_pylist()), expected)
+
+
+def test_selected_rollups(spark: SparkSession, nasty_lake: Path) -> None:
+    first, last = datetime(1970, 1, 1, 0, 1, tzinfo=UTC), datetime(1970, 1, 10, tzinfo=UTC)
+    begin, width = first.replace(hour=12, minute=0), timedelta(hours=12)  # the first whole bucket
+    chosen = [
+        i
+        for i in opened(nasty_lake).to_pyarrow_table().to_pylist()
+        if i["type_path"] in {"a", "é~1~0"} and begin <= i["timestamp"] < last + width
+    ]
+    frame = mariner_spark.read(
+        spark, lake=nasty_lake, every=width, types="?", from_=first, to=last, columns=COLUMNS
+    )
+    assert frame.columns == list(COLUMNS)
+    expected = [{i: row[i] for i in COLUMNS} for row in in_order(buckets(chosen, width))]
+    assert in_order(frame.toArrow().to_pylist()) == expected
+    assert len(expected) > 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"every": "90s"}, "every: '90s': expected some minutes, hours or days, as '15m'"),
+        ({"every": "0m"}, "every: '0m': expected"),
+        ({"every": timedelta(seconds=90)}, "expected some minutes"),
+        ({"every": 5}, "every: 5: expected"),
+        ({"every": "1h", "version": 1}, "every: cannot be combined with version or as_of"),
+        ({"every": "1h", "servers": 7}, "servers: cannot be combined with every: a rollup has"),
+        ({"every": "1h", "source_to": 7}, "source_from, source_to: cannot be combined"),
+        ({"every": "1h", "columns": ["value"]}, "columns: no column 'value', expected some of typ"),
+    ],
+)
+def test_what_rollups_cannot_be(
+    spark: SparkSession, nasty_lake: Path, arguments: Any, message: str
+) -> None:
+    with pytest.raises(OptionError, match=re.escape(message)):
+        mariner_spark.read(spark, lake=nasty_lake, **arguments)
+
+
+def test_without_rollups(spark: SparkSession, tmp_path: Path) -> None:
+    append(tmp_path, plain_events(10))
+    with pytest.raises(LakeError, match="no lake: it has no Delta table rollups"):
+        mariner_spark.read(spark, lake=tmp_path, every="1h")
+    with pytest.raises(OptionError, match="every: is for a lake"):
+        mariner_spark.read(spark, store=tmp_path, every="1h")
+
+
+KILLED = """
+import os, signal, sys
+from mariner_spark.lake import maintenance
+from mariner_spark.lake.tables import Lake
+
+commit = Lake.commit
+
+def kill(*arguments, **options):
+    if sys.argv[2] == "after":
+        commit(*arguments, **options)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+Lake.commit = kill
+maintenance._update(Lake(sys.argv[1]), "rollups", False)
+"""
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_an_update_that_is_killed_is_done_or_not(tmp_path: Path, moment: str) -> None:
+    """Around its commit, of which the files are written."""
+    append(tmp_path, plain_events(100))
+    maintenance.update(str(tmp_path))
+    before, files = named(tmp_path, ROLLUPS), parquet_files(tmp_path, ROLLUPS)
+    append(tmp_path, plain_events(200))
+    command = sys.executable, "-c", KILLED, str(tmp_path), moment
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    assert parquet_files(tmp_path, ROLLUPS) > files
+    if moment == "before":
+        assert named(tmp_path, ROLLUPS) == before
+    else:
+        check_rollups(tmp_path)
+    n_behind = info(str(tmp_path)).tables[ROLLUPS].behind
+    assert n_behind == (1 if moment == "before" else 0)
+    maintenance.update(str(tmp_path))
+    check_rollups(tmp_path)
+
+
+def test_only_files_with_changed_buckets_are_replaced(tmp_path: Path) -> None:
+    append(tmp_path, plain_events(86_400, every=43_200))
+    maintenance.update(str(tmp_path))
+    before = named(tmp_path, ROLLUPS)
+    late = Timestamp(1_735_689_600 + 3 * 3_600, 0)
+    append(tmp_path, [Event(EventId(9, 1, 1), ("a",), late, None, JsonPayload.of(1))])
+    maintenance.update(str(tmp_path))
+    replaced = before - named(tmp_path, ROLLUPS)
+    assert [i.partition("/")[0] for i in replaced] == ["every=1d"]
+    check_rollups(tmp_path)
+
+
+def in_order(rows: list[Row]) -> list[Row]:
+    return sorted(rows, key=lambda i: (i["type_path"], i["bucket"]))
