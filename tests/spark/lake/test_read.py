@@ -53,8 +53,8 @@ def test_the_same_events_by_every_engine(
     if is_compacted:
         compact(str(tmp_path))
     expected, names = rows_of(drawn), list(COLUMNS)
-    frame = mariner_spark.read(spark, lake=tmp_path, source_out_of_range="clip")
-    spark_rows = frame.toArrow().to_pylist()
+    events = mariner_spark.read(spark, lake=tmp_path, source_out_of_range="clip")
+    spark_rows = events.toArrow().to_pylist()
     for row in spark_rows:
         assert type_path.decode(row["type_path"]) == tuple(row["type"])
     assert in_order({i: row[i] for i in names} for row in spark_rows) == expected
@@ -178,7 +178,8 @@ def test_versions(spark: SparkSession, lake: Path) -> None:
 def test_every_change_is_read_once_by_version(tmp_path: Path, monkeypatch: Any) -> None:
     """Beside compactions and vacuums of files that no table has."""
     monkeypatch.chdir(tmp_path)
-    root, ids, names = Path("lake"), [], {"seen": -1}
+    root, ids = Path("lake"), list[tuple[int, int]]()
+    names: dict[str, Any] = {"seen": -1}
     for n in range(50, 301, 50):
         append(root, plain_events(n))
         if n % 100:
