@@ -15,7 +15,7 @@ def worker(sock: socket.socket, authenticated: bool) -> int:
     """As ``pyspark.daemon.worker``; that nobody reads the rest is a failure without a text."""
     try:
         return int(_work(sock, authenticated))
-    except BrokenPipeError:
+    except ConnectionError:  # reset, where the worker had not read everything either
         return 1
 
 

@@ -294,7 +294,7 @@ def _check_everywhere(spark: SparkSession, lake: Lake) -> None:
 
     Of a file that is not there, Spark says that it may have been updated.
     """
-    if is_remote() or _ONE_PROCESS.fullmatch(spark.sparkContext.master):
+    if is_remote() or _ONE_PROCESS.fullmatch(spark.sparkContext.master or ""):
         return
     if nodes := _nodes_without(spark, lake.root):
         raise LakeError(
@@ -306,7 +306,7 @@ def _check_everywhere(spark: SparkSession, lake: Lake) -> None:
 def _nodes_without(spark: SparkSession, path: str) -> set[str]:
     """Machines that lack a path, of those that run a task for each processor."""
 
-    def look(_: Iterator[int]) -> Iterator[str]:
+    def look(_: Iterable[int]) -> Iterator[str]:
         if not os.path.exists(path):  # noqa: PTH110  # workers need nothing of ours
             yield platform.node()
 

@@ -77,7 +77,7 @@ def test_a_wrong_clock_of_a_client_stops_nobody(spark: SparkSession, tmp_path: P
     years = (1, 1677, 1678, 2261, 2262, 9999)
     moments = [datetime(year, 1, 1, tzinfo=UTC) for year in years]
     moments += [datetime(year, 12, 31, 23, 59, 59, 999_999, UTC) for year in years]
-    sources = [times.to_timestamp(times.from_datetime(i)) for i in moments]
+    sources: list[Timestamp | None] = [times.to_timestamp(times.from_datetime(i)) for i in moments]
     sources += [None, Timestamp(-(10**15), 0), Timestamp(10**15, 0)]
     events = [
         replace(event, source_timestamp=source)
@@ -94,7 +94,8 @@ def test_a_wrong_clock_of_a_client_stops_nobody(spark: SparkSession, tmp_path: P
         assert frame.toArrow().column("source_timestamp").to_pylist() == shown
         collected = [i.source_timestamp for i in frame.collect()]
         assert [i and i.astimezone(UTC) for i in collected] == shown
-        pandas = frame.toPandas().source_timestamp
+        table: Any = frame.toPandas()
+        pandas = table["source_timestamp"]
         expected = [i and i.replace(tzinfo=None) for i in shown]
         assert pandas.astype(object).where(pandas.notna(), None).tolist() == expected
         clipped = mariner_spark.read(spark, **given, source_out_of_range="clip")

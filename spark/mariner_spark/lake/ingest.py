@@ -126,8 +126,8 @@ def ingest_store(
     selection = Selection(time=found.time_after({i: j.timestamp for i, j in base.items()}))
     n_parts = 1 + found.events_after(known) // limits.PART_ROWS
     parts = store.plan(store_path, driver, selection, n_parts)
-    wanted = Columns(schema.arrow_schema(schema.WITHOUT_TYPE))
-    read = partial(store.read, selection=selection, columns=wanted)
+    all_columns = Columns(schema.arrow_schema(schema.WITHOUT_TYPE))
+    read = partial(store.read, selection=selection, columns=all_columns)
     with processes() as pool:
         n_added = _add(lake, read, parts, pool, histories=found.histories, on_progress=on_progress)
     update(path)

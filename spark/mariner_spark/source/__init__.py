@@ -36,7 +36,7 @@ def register(spark: SparkSession) -> SparkSession:
     """
     if not is_remote() and "PYSPARK_PYTHON" not in os.environ:
         context = spark.sparkContext
-        if context.master.startswith("local"):
+        if (context.master or "").startswith("local"):
             context.pythonExec = sys.executable
     # a subclass, which Spark copies to its workers together with its attributes
     attributes = {"driver": snapshots.this_driver()}

@@ -125,7 +125,7 @@ def _number(first: int, last: int) -> _Kind:
 
 def integer(value: Any) -> str | None:
     """Text of an integer argument, also of numpy's; None: it is none."""
-    return str(value) if isinstance(value, Integral) and not isinstance(value, bool) else None
+    return None if isinstance(value, bool) or not isinstance(value, Integral) else str(value)
 
 
 def _parse_boolean(text: str) -> bool:

@@ -317,7 +317,8 @@ def _read_stretch(store: Store, server: bytes, first: int, stop: int) -> _Stretc
     blocks = store.values("session", [timestamp + key for key, timestamp in found])
     return _Stretch(
         server,
-        *(keys.decode_int(key[keys.INT_BYTES :]) for key, _ in (found[0], found[-1])),
+        keys.decode_int(found[0][0][keys.INT_BYTES :]),
+        keys.decode_int(found[-1][0][keys.INT_BYTES :]),
         stop,
         [timestamp for _, timestamp in found],
         [SessionBlock(b"", entries or b"").n_events for entries in blocks],

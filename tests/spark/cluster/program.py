@@ -13,7 +13,6 @@ from pyspark.sql import SparkSession
 
 import mariner_spark
 from mariner_spark.errors import LakeError
-from mariner_spark.lake.tables import EVENTS, Lake
 
 
 def main(job: str, *arguments: str) -> None:
@@ -35,7 +34,6 @@ def main(job: str, *arguments: str) -> None:
 
 def reason_without_lake(spark: SparkSession) -> str:
     """What is said of a lake that executors lack: they run in other folders."""
-    Lake("lake").create(EVENTS)
     try:
         mariner_spark.read(spark, lake="/proc/self/cwd/lake")
     except LakeError as e:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.spark.cluster import cluster
+from tests.spark.lake.support import append
 from tests.spark.source.test_network import served
 from tests.spark.support import plain_events
 from tests.support.wheel import ROOT, build_wheels
@@ -31,6 +32,7 @@ def make_package(folder: Path) -> Path:
 @pytest.mark.slow
 async def test_executors_read_a_gateway(tmp_path: Path) -> None:
     package = make_package(tmp_path)
+    append(tmp_path / "lake", plain_events(10))
     async with served(tmp_path / "gateway", plain_events(1_000)) as options:
         access = (f"--{i.replace('_', '-')}={options[i]}" for i in ("tls_ca", "cert", "key"))
         gateway = ("--gateway", f"{options['host']}:{options['port']}", "--name", "app")

@@ -30,6 +30,7 @@ from tests.spark.support import fill, plain_events, rows_of
 from tests.spark.support import read as rows_by_spark
 
 
+@pytest.mark.usefixtures("only_users_packages")
 def test_writers_at_once_compaction_and_reports(
     spark: SparkSession,
     root: str,

@@ -26,6 +26,8 @@ from tests.spark.lake.support import append, draw_events, opened
 from tests.spark.support import COLUMNS, in_order, plain_events, rows_of
 from tests.spark.support import read as rows_by_spark
 
+pytestmark = pytest.mark.usefixtures("other_time_zone")  # moments are the same in any
+
 EVENTS_OF_DAYS = plain_events(200_000, every=200)
 README = (Path(mariner_spark.lake.__file__).parent / "README.md").read_text()
 
@@ -149,7 +151,8 @@ def test_versions(spark: SparkSession, lake: Path) -> None:
     for as_of in (moment + 100_000, moment + 900_000):
         second = mariner_spark.read(spark, lake=lake, as_of=as_of / 10**9)
         assert second.count() == 400
-    assert mariner_spark.read(spark, lake=lake, version=np.int32(1)).count() == 200
+    of_numpy: Any = np.int32(1)
+    assert mariner_spark.read(spark, lake=lake, version=of_numpy).count() == 200
     opened(lake).vacuum(0, dry_run=False, enforce_retention_duration=False)
     with pytest.raises(LakeError, match="table events: files of this version are deleted"):
         mariner_spark.read(spark, lake=lake, version=2)

@@ -30,6 +30,8 @@ from tests.spark.reports.oracle import Asked, Oracle, Rows
 from tests.spark.reports.support import COLUMNS, run_report, shape, table
 from tests.spark.support import EXAMPLES, few, fill, not_simplest
 
+pytestmark = pytest.mark.usefixtures("other_time_zone")  # moments are the same in any
+
 _SMALL: Final = {
     "PAGE_ROWS": 5,
     "REPORT_ROWS": 9,

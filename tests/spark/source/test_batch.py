@@ -28,6 +28,8 @@ from tests.spark.support import (
 from tests.support.gateway import gateway
 from tests.support.peer import RawPeer, event, register_req
 
+pytestmark = pytest.mark.usefixtures("other_time_zone")  # moments are the same in any
+
 STORED = plain_events(6_000)
 ROWS = rows_of(STORED)
 MIDDLE = datetime(2025, 1, 1, 0, 50, tzinfo=UTC)

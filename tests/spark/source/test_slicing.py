@@ -83,10 +83,10 @@ def test_slices_share_the_work_where_ids_jumped(
     path, moments = jumped
     within = [s for s in moments if (first or 0) <= s < (last or 10**9)]
     assert len(within) > 5_000
-    bounds = (b"" if i is None else encoded(i) for i in (first, last))
+    start, stop = (b"" if i is None else encoded(i) for i in (first, last))
     store = Store(path, read_only=True)
     try:
-        slices = split(store, *bounds, n_slices)
+        slices = split(store, start, stop, n_slices)
     finally:
         store.ext_close()
     assert len(slices) == n_slices
