@@ -1,5 +1,6 @@
 """Reading a lake: by Spark, and by other engines as README.md tells."""
 
+import json
 import os
 import re
 from datetime import UTC, datetime, timedelta
@@ -180,7 +181,8 @@ def test_versions(spark: SparkSession, lake: Path) -> None:
 def test_every_change_is_read_once_by_version(tmp_path: Path, monkeypatch: Any) -> None:
     """Beside compactions and vacuums of files that no table has."""
     monkeypatch.chdir(tmp_path)
-    root, ids, names = Path("lake"), [], {"seen": -1}
+    root, ids = Path("lake"), list[tuple[int, int]]()
+    names: dict[str, Any] = {"seen": -1}
     for n in range(50, 301, 50):
         append(root, plain_events(n))
         if n % 100:
@@ -214,3 +216,17 @@ def test_examples(spark: SparkSession, lake: Path) -> None:
     duckdb.sql("SET autoinstall_known_extensions = false")  # it would come over the network
     assert len(run("delta_scan", {})["scanned"]) == 1_000
     assert isinstance(DeltaTable(lake / "events").version(), int)
+
+
+def test_the_notebook(spark: SparkSession, lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its cells, one after the other."""
+    path = Path(mariner_spark.__file__).parents[1] / "lake.ipynb"
+    cells = json.loads(path.read_text())["cells"]
+    names: dict[str, Any] = {}
+    for number, cell in enumerate(i for i in cells if i["cell_type"] == "code"):
+        assert cell["outputs"] == []
+        exec(compile("".join(cell["source"]), f"cell {number}", "exec"), names)  # noqa: S102
+    assert names["busiest"] == "site/0/d0"
+    assert len(names["hours"]) == 56
+    assert names["events"].count() == 1_000
+    assert "time_mean" in capsys.readouterr().out
