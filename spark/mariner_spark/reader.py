@@ -87,10 +87,10 @@ def read(
     arguments that select events. ``version`` is that of its table ``events``, and ``as_of`` the
     moment of one; None: the latest.
 
-    ``every`` reads a lake's rollups instead of its events: a row for each type and bucket of that
-    width, which begins from ``from_`` to ``to``. It is a timedelta, or a text as ``15m``, ``1h`` or
-    ``7d``; buckets of more than a day begin as often from a Monday. Rollups have all that was
-    ingested when the last ingestion ended, or updated them. Columns: :func:`lake.sql.buckets`.
+    ``every`` reads a lake's rollups instead: a row for each type and bucket of that width, which
+    begins from ``from_`` to ``to``, with the columns of ``lake.sql.buckets``. It is a timedelta or
+    a text: ``15m``, ``1h``, ``7d``; buckets of weeks begin on Mondays. Rollups have what was
+    ingested until the last ingestion updated them.
 
     Raises:
         OptionError: an argument is wrong; the text begins with its name.
@@ -101,17 +101,14 @@ def read(
     if lake is not None:
         at = _version(version, as_of)
         parsed = options.parse_arguments(given, is_lake=True)
-        selection = parsed.selection
-        if every is not None:
-            if at is not None:
-                raise OptionError("every", "cannot be combined with version or as_of")
-            rows = read_rollups(spark, str(lake), every, selection)
-            return rows if columns is None else rows.select(*_schema(columns, rows.schema).names)
-        events = read_events(spark, str(lake), selection, version=at)
-        if not parsed.keeps_all_times:
-            events = without_out_of_range(events)
-        names = None if columns is None else _schema(columns, events.schema).names
-        return events if names is None else events.select(*names)
+        if every is None:
+            rows = read_events(spark, str(lake), parsed.selection, version=at)
+            rows = rows if parsed.keeps_all_times else without_out_of_range(rows)
+        elif at is None:
+            rows = read_rollups(spark, str(lake), every, parsed.selection)
+        else:
+            raise OptionError("every", "cannot be combined with version or as_of")
+        return rows if columns is None else rows.select(*_schema(columns, rows.schema).names)
     for_lake = {"version": version, "as_of": as_of, "every": every}
     for name in (name for name, value in for_lake.items() if value is not None):
         raise OptionError(name, "is for a lake")

@@ -55,7 +55,7 @@ def parse_width(every: str | timedelta) -> int:
     return every // timedelta(microseconds=1)
 
 
-class Found(NamedTuple):
+class RollupFiles(NamedTuple):
     """Rollups for a query: files that have them, and may have others as well.
 
     They are those of width ``every`` (of ``sql.WIDTHS_US``) with their ``bucket`` in ``time``.
@@ -66,7 +66,7 @@ class Found(NamedTuple):
     files: list[TableFile]
 
 
-def find(lake: Lake, width_us: int, time: Interval) -> Found:
+def find(lake: Lake, width_us: int, time: Interval) -> RollupFiles:
     """What rollups of a width are made of: the widest ones that are there and divide it.
 
     ``width_us`` is one of :func:`parse_width`; of these the buckets are whole that begin in
@@ -79,7 +79,7 @@ def find(lake: Lake, width_us: int, time: Interval) -> Found:
     whole = Interval(first, last)
     files = tables.files_of(lake.open(ROLLUPS), ROLLUPS)
     chosen = [i for i in files if i.partition == every and not i.time.intersection(whole).is_empty]
-    return Found(every, whole, chosen)
+    return RollupFiles(every, whole, chosen)
 
 
 # --- joining pieces of time ---------------------------------------------------------------

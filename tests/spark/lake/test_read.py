@@ -181,7 +181,8 @@ def test_versions(spark: SparkSession, lake: Path) -> None:
 def test_every_change_is_read_once_by_version(tmp_path: Path, monkeypatch: Any) -> None:
     """Beside compactions and vacuums of files that no table has."""
     monkeypatch.chdir(tmp_path)
-    root, ids, names = Path("lake"), [], {"seen": -1}
+    root, ids = Path("lake"), list[tuple[int, int]]()
+    names: dict[str, Any] = {"seen": -1}
     for n in range(50, 301, 50):
         append(root, plain_events(n))
         if n % 100:

@@ -19,7 +19,7 @@ from tests.spark.lake.support import append, opened
 from tests.spark.lake.test_read import load_delta
 from tests.spark.support import plain_events
 
-PROJECT: Final = Path(__file__).parents[2] / "deploy" / "dbt"
+PROJECT: Final = Path(__file__).parents[3] / "deploy" / "dbt"
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_the_model_runs(lake: Path) -> None:
 
     def source(_schema: str, name: str) -> str:
         found = jinja2.Template(location).render(var={"lake": str(lake)}.__getitem__)
-        return found.format(name=name)
+        return str(found.format(name=name))
 
     text = (PROJECT / "models" / "daily_numbers.sql").read_text()
     with duckdb.connect() as connection:
