@@ -49,7 +49,7 @@ def values(
     events = prepare(events, value_path)
     width = width or shared.bucket_width(span or shared.span_of(events), origin_us)
     source = events if rollups is None else rollups
-    most = relations.rows(query(_LARGEST if rollups is None else _LARGEST_ROLLED, source=source))
+    most = relations.rows(query(_largest(is_rolled=rollups is not None), source=source))
     last = ", ".join(f"({text(events, i['shown'])}, {i['last_us']})" for i in most)
     nothing = f"({text(events, None)}, 0)"
     shown = relations.rows(query(_last_payloads(last or nothing), events=events))
@@ -61,18 +61,16 @@ def values(
     return query(_of_rollups(largest or none, width, origin_us), rollups=rollups)
 
 
-# types with most numbers, and the moment of the last one
-_LARGEST: Final = f"""
-    SELECT type_path AS shown, count(*) AS number, unix_micros(max(timestamp)) AS last_us
-    FROM {{source}} WHERE value IS NOT NULL
-    GROUP BY type_path ORDER BY number DESC, type_path LIMIT {limits.REPORT_VALUE_TYPES}
-"""
-_LARGEST_ROLLED: Final = f"""
-    SELECT type_path AS shown, CAST(sum(numbers) AS BIGINT) AS number,
-        unix_micros(max(last_at)) AS last_us
-    FROM {{source}} WHERE numbers > 0
-    GROUP BY type_path ORDER BY number DESC, type_path LIMIT {limits.REPORT_VALUE_TYPES}
-"""
+def _largest(*, is_rolled: bool) -> str:
+    """The types with most numbers, and the moment of the last one of each."""
+    number, last = "count(value)", "max(timestamp)"
+    if is_rolled:
+        number, last = "CAST(sum(numbers) AS BIGINT)", "max(last_at)"
+    return f"""
+        SELECT type_path AS shown, {number} AS number, unix_micros({last}) AS last_us
+        FROM {{source}} WHERE {"numbers > 0" if is_rolled else "value IS NOT NULL"}
+        GROUP BY type_path ORDER BY number DESC, type_path LIMIT {limits.REPORT_VALUE_TYPES}
+    """
 
 
 def _last_payloads(last: str) -> str:
