@@ -230,14 +230,22 @@ def read_rollups(
     lake = Lake(path)
     with lake.errors():
         found = rollups.find(lake, width_us, selection.time)
-    has_type = type_bounds(selection.types)
+    rows = pieces(spark, lake, found, selection.types)
+    return spark.sql(sql.buckets("{rows}", width_us, sql.DIALECTS["spark"]), rows=rows)
+
+
+def pieces(
+    spark: SparkSession, lake: Lake, found: rollups.RollupFiles, types: Sequence[EventType] | None
+) -> DataFrame:
+    """Rollups as the lake has them, with the columns of ``schema.ROLLUP_SCHEMA``."""
+    has_type = type_bounds(types)
     paths = [i.path for i in found.files if has_type(i.first_type, i.last_type)]
     rows = _rows(spark, lake, ROLLUPS, paths, schema.ROLLUP_SCHEMA)
     for condition in _within("bucket", found.time):
         rows = rows.where(condition)
-    if selection.types is not None:
-        rows = rows.withColumn("type", sf.expr(type_path.SQL)).where(matches(selection.types))
-    return spark.sql(sql.buckets("{rows}", width_us, sql.DIALECTS["spark"]), rows=rows)
+    if types is not None:
+        rows = rows.withColumn("type", sf.expr(type_path.SQL)).where(matches(types)).drop("type")
+    return rows
 
 
 def create_views(spark: SparkSession, lake: str | Path) -> None:

@@ -27,6 +27,7 @@ from mariner_spark import limits, times
 from mariner_spark.errors import LakeError
 from mariner_spark.lake import rollups, tables
 from mariner_spark.lake.rollups import Renewed
+from mariner_spark.lake.sql import WIDTHS_US
 from mariner_spark.lake.tables import (
     EVENTS,
     LATEST,
@@ -37,6 +38,7 @@ from mariner_spark.lake.tables import (
     TableFile,
 )
 from mariner_spark.lake.writer import Position, positions_of
+from mariner_spark.times import Interval
 
 # --- compaction ---------------------------------------------------------------------------
 
@@ -170,6 +172,24 @@ def behind(lake: Lake, events: DeltaTable, table: DeltaTable) -> int:
     first = _included(table) + 1
     changes = _changes(lake, first, events.version())
     return events.version() + 1 - first if changes is None else sum(map(bool, changes))
+
+
+def find_rollups(
+    lake: Lake, width_us: int, origin_us: int, time: Interval
+) -> rollups.RollupFiles | None:
+    """Rollups that say of events of a time what they are in buckets of a width.
+
+    ``origin_us``: where some bucket begins. None: the lake has none of all events, or the buckets
+    or the time begin or end within one. Raises LakeError.
+    """
+    table = lake.find(ROLLUPS)
+    if table is None or behind(lake, lake.open(), table):
+        return None
+    edges = [time.first or 0, 0 if time.last is None else time.last + 1]
+    for us in sorted(WIDTHS_US.values(), reverse=True):
+        if all(i % us == 0 for i in (width_us, origin_us, *edges)):
+            return rollups.find(lake, us, time)
+    return None
 
 
 def _update(lake: Lake, name: str, is_new: bool) -> bool:

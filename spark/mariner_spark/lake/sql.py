@@ -119,11 +119,12 @@ SELECT
 FROM means"""
 
 
-def buckets(source: str, width_us: int, dialect: SqlDialect) -> str:
+def buckets(source: str, width_us: int, dialect: SqlDialect, origin_us: int = ORIGIN_US) -> str:
     """Query of rollups with buckets of a width, made of those of a width that divides it.
 
-    ``source`` is what follows FROM: a relation with the columns of ``schema.ROLLUP_SCHEMA``. A row
-    is a type and a bucket with events:
+    ``source`` is what follows FROM: a relation with the columns of ``schema.ROLLUP_SCHEMA``;
+    ``origin_us`` is where some bucket begins, and a rollup. A row is a type and a bucket with
+    events:
 
     * ``type_path``; ``bucket``: start of the bucket
     * ``events``; ``numbers``: how many of them have a number. If none has, all columns that follow
@@ -141,7 +142,7 @@ def buckets(source: str, width_us: int, dialect: SqlDialect) -> str:
         source=source,
         width_us=width_us,
         # from a begin before all moments, since mod is negative for negative numbers
-        origin_us=(times.MIN_US - ORIGIN_US) // width_us * width_us + ORIGIN_US,
+        origin_us=(times.MIN_US - origin_us) // width_us * width_us + origin_us,
         bucket_us=us("bucket"),
         first_us=us("first_at"),
         last_us=us("last_at"),

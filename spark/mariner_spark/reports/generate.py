@@ -32,7 +32,14 @@ from mariner_spark.reports import (
 )
 from mariner_spark.reports import values as values_report
 from mariner_spark.reports.availability import find_runs
-from mariner_spark.reports.events import Extent, Span, span_of, span_of_buckets
+from mariner_spark.reports.events import (
+    Extent,
+    Span,
+    bucket_width,
+    span_of,
+    span_of_buckets,
+    to_us,
+)
 from mariner_spark.reports.job import PAGE, ReportJob
 from mariner_spark.reports.page import Fact, Section
 from mariner_spark.reports.relations import Relation, query
@@ -183,6 +190,10 @@ def _find(
             value_path=job.number_path,
             origin_us=zones.origin_us(overview.extent.span.first, zone),
         )
+        if job.lake is not None and REPORTS["values"] in reports:
+            width_us = to_us(bucket_width(overview.extent.span, settings.origin_us))
+            rollups = source.read_rollups(job, width_us, settings.origin_us)
+            settings = settings._replace(rollups=rollups)
         for report in reports:
             step(report.name)
             about = everything if report.is_about_servers else events

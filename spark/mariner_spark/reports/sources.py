@@ -22,8 +22,8 @@ from pyspark.sql.types import StructType
 from eventer_bridge.subscription import Subscription
 from mariner_spark import limits, reader, schema, times, type_path, values
 from mariner_spark.lake.ingest import do_all, processes
-from mariner_spark.lake.maintenance import count
-from mariner_spark.lake.tables import EVENTS, Lake
+from mariner_spark.lake.maintenance import count, find_rollups
+from mariner_spark.lake.tables import EVENTS, ROLLUPS, Lake
 from mariner_spark.reports import relations
 from mariner_spark.reports.events import prepare, span_of
 from mariner_spark.reports.job import ReportJob
@@ -46,6 +46,9 @@ class Source(Protocol):
 
     def read_lake(self, job: ReportJob) -> Relation:
         """The events of a job about a lake, as the lake has them."""
+
+    def read_rollups(self, job: ReportJob, width_us: int, origin_us: int) -> "Relation | None":
+        """The rollups of those, of which buckets can be made (``maintenance.find_rollups``)."""
 
 
 def last_us(source: Source, job: ReportJob) -> int:
@@ -107,6 +110,13 @@ class SparkSource(NamedTuple):
         assert job.lake is not None
         return reader.read_events(self.spark, job.lake, job.options.selection)
 
+    def read_rollups(self, job: ReportJob, width_us: int, origin_us: int) -> "Relation | None":
+        """See :class:`Source`."""
+        assert job.lake is not None
+        lake, selection = Lake(job.lake), job.options.selection
+        found = find_rollups(lake, width_us, origin_us, selection.time)
+        return None if found is None else reader.pieces(self.spark, lake, found, selection.types)
+
 
 class DuckDBSource(NamedTuple):
     """Reads events with DuckDB; temporary files are in a folder.
@@ -134,17 +144,31 @@ class DuckDBSource(NamedTuple):
         assert job.lake is not None
         lake, selection = Lake(job.lake), job.options.selection
         paths = reader.select_files(lake, lake.open(), selection)
-        wanted = schema.arrow_schema(schema.LAKE_SCHEMA)
-        if lake.is_local:
-            found = self._of_files([f"{lake.uri(EVENTS)}/{i}" for i in paths], wanted)
-        else:
-            from pyarrow import dataset  # noqa: PLC0415  # slow to import, and only needed here
+        return _select(self._of_lake(lake, EVENTS, paths, schema.LAKE_SCHEMA), selection)
 
-            files = lake.files(EVENTS)
-            found = self.connection.from_arrow(
-                dataset.dataset(paths, wanted, format="parquet", filesystem=files)
-            )
-        return _select(found, selection)
+    def read_rollups(self, job: ReportJob, width_us: int, origin_us: int) -> "Relation | None":
+        """See :class:`Source`."""
+        assert job.lake is not None
+        lake, selection = Lake(job.lake), job.options.selection
+        found = find_rollups(lake, width_us, origin_us, selection.time)
+        if found is None:
+            return None
+        paths = [i.path for i in found.files]
+        rows = self._of_lake(lake, ROLLUPS, paths, schema.ROLLUP_SCHEMA)
+        return _select(rows, Selection(selection.types, found.time), "bucket")
+
+    def _of_lake(
+        self, lake: Lake, table: str, paths: Sequence[str], columns: StructType
+    ) -> DuckDBPyRelation:
+        wanted = schema.arrow_schema(columns)
+        if lake.is_local:
+            return self._of_files([f"{lake.uri(table)}/{i}" for i in paths], wanted)
+        from pyarrow import dataset  # noqa: PLC0415  # slow to import, and only needed here
+
+        files = lake.files(table)
+        return self.connection.from_arrow(
+            dataset.dataset(paths, wanted, format="parquet", filesystem=files)
+        )
 
     def _of_files(self, paths: Sequence[str], wanted: pa.Schema) -> DuckDBPyRelation:
         if not paths:
@@ -246,13 +270,15 @@ def _escaped(path: str) -> str:
     return "".join(f"[{i}]" if i in "[*?" else i for i in path)
 
 
-def _select(events: DuckDBPyRelation, selection: Selection) -> DuckDBPyRelation:
-    """Those events of a lake that are of a time, and of types."""
+def _select(
+    events: DuckDBPyRelation, selection: Selection, column: str = "timestamp"
+) -> DuckDBPyRelation:
+    """Those rows of a lake that are of a time, by a column, and of types."""
     first, last = selection.time
     if first is not None and first > times.MIN_US:
-        events = events.filter(f"timestamp >= timestamp_micros({first})")
+        events = events.filter(f"{column} >= timestamp_micros({first})")
     if last is not None and last < times.MAX_US:
-        events = events.filter(f"timestamp <= timestamp_micros({last})")
+        events = events.filter(f"{column} <= timestamp_micros({last})")
     if selection.types is None:
         return events
     subscription = Subscription(selection.types)

@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import Final
 
 from mariner_spark import limits
+from mariner_spark.lake import sql
 from mariner_spark.reports import events as shared
 from mariner_spark.reports import formats, links, relations, views
 from mariner_spark.reports.events import ID, LATEST_FIRST, Span, prepare, to_us
@@ -26,6 +27,7 @@ def values(
     span: Span | None = None,
     value_path: str = DEFAULT_PATH,
     origin_us: int = shared.ORIGIN_US,
+    rollups: R | None = None,
 ) -> R:
     """Numbers by type and time: those of the column ``value``, or at ``value_path``.
 
@@ -41,32 +43,67 @@ def values(
       first ``limits.REPORT_PAYLOAD_CHARACTERS`` of the payload's text; null: there is none
 
     Finds the types and their units by reading the events; their ``span``, too, unless it is given.
-    ``origin_us``: where any bucket begins.
+    ``origin_us``: where any bucket begins. ``rollups``: those of a lake that have the numbers of
+    exactly these events in such buckets, or parts of them (``lake.maintenance.find_rollups``).
     """
     events = prepare(events, value_path)
     width = width or shared.bucket_width(span or shared.span_of(events), origin_us)
-    shown = relations.rows(query(_largest(), events=events))
+    source = events if rollups is None else rollups
+    most = relations.rows(query(_largest(is_rolled=rollups is not None), source=source))
+    last = ", ".join(f"({text(events, i['shown'])}, {i['last_us']})" for i in most)
+    nothing = f"({text(events, None)}, 0)"
+    shown = relations.rows(query(_last_payloads(last or nothing), events=events))
     units = [(row["type_path"], find_unit(row["payload"], value_path)) for row in shown]
     largest = ", ".join(f"({text(events, i)}, {text(events, unit)})" for i, unit in units)
     none = f"({text(events, None)}, {text(events, None)})"
-    return query(_by_bucket(largest or none, width, origin_us), events=events)
+    if rollups is None:
+        return query(_by_bucket(largest or none, width, origin_us), events=events)
+    return query(_of_rollups(largest or none, width, origin_us), rollups=rollups)
 
 
-def _largest() -> str:
-    """The types with most numbers, each with the payload of its last number."""
+def _largest(*, is_rolled: bool) -> str:
+    """The types with most numbers, and the moment of the last one of each."""
+    number, last = "count(value)", "max(timestamp)"
+    if is_rolled:
+        number, last = "CAST(sum(numbers) AS BIGINT)", "max(last_at)"
     return f"""
-        WITH numbers AS (
-            SELECT type_path, timestamp, {", ".join(ID)}, payload FROM {{events}}
-            WHERE value IS NOT NULL
-        ), largest AS (
-            SELECT type_path AS shown, count(*) AS number, max(timestamp) AS last FROM numbers
-            GROUP BY type_path ORDER BY number DESC, type_path LIMIT {limits.REPORT_VALUE_TYPES}
-        ), latest AS (
+        SELECT type_path AS shown, {number} AS number, unix_micros({last}) AS last_us
+        FROM {{source}} WHERE {"numbers > 0" if is_rolled else "value IS NOT NULL"}
+        GROUP BY type_path ORDER BY number DESC, type_path LIMIT {limits.REPORT_VALUE_TYPES}
+    """
+
+
+def _last_payloads(last: str) -> str:
+    """The payload of the last number of types, rows ``(type_path, last_us)``."""
+    return f"""
+        WITH latest AS (
             SELECT /*+ BROADCAST(largest) */ type_path, payload,
                 row_number() OVER (PARTITION BY type_path ORDER BY {LATEST_FIRST}) AS place
-            FROM numbers JOIN largest ON type_path = shown AND timestamp = last
+            FROM {{events}} JOIN (SELECT * FROM (VALUES {last}) AS types(shown, last_us)) AS largest
+                ON type_path = shown AND timestamp = timestamp_micros(last_us)
+            WHERE value IS NOT NULL
         )
         SELECT type_path, payload FROM latest WHERE place = 1
+    """
+
+
+def _of_rollups(largest: str, width: timedelta, origin_us: int) -> str:
+    """As :func:`_by_bucket`, from rollups."""
+    source = f"""
+        (SELECT {{rollups}}.* FROM {{rollups}}
+            JOIN (SELECT * FROM (VALUES {largest}) AS types(shown, unit)) AS largest
+                ON type_path = shown
+            WHERE numbers > 0)
+    """
+    # DuckDB's connection has Spark's functions
+    buckets = sql.buckets(source, to_us(width), sql.DIALECTS["spark"], origin_us)
+    return f"""
+        SELECT type_path, bucket, {shared.width_s(width)} AS bucket_s, numbers AS count, min, max,
+            mean, first, last, time_mean, unit
+        FROM ({buckets}) AS found
+            JOIN (SELECT * FROM (VALUES {largest}) AS types(shown, unit)) AS largest
+                ON type_path = shown
+        ORDER BY type_path, bucket
     """
 
 
@@ -222,7 +259,8 @@ REPORT: Final = views.Report(
     "Values",
     "Numbers in payloads, by type and time.",
     lambda events, i: values(
-        events, span=i.extent.span, value_path=i.value_path, origin_us=i.origin_us
+        events, span=i.extent.span, value_path=i.value_path, origin_us=i.origin_us,
+        rollups=i.rollups,
     ),
     _view,
     views.columns(

@@ -37,7 +37,8 @@ class ReportSettings(NamedTuple):
     """Settings of a report; ``end_us``: timestamp of the last event of any type, in microseconds.
 
     ``depth``: segments of a type prefix; ``with_core``: the core's own types were selected by name;
-    ``value_path``: that of the numbers; ``origin_us``: where any bucket begins.
+    ``value_path``: that of the numbers; ``origin_us``: where any bucket begins; ``rollups``: of a
+    lake, if they have exactly its events in these buckets.
     """
 
     extent: Extent
@@ -46,6 +47,7 @@ class ReportSettings(NamedTuple):
     with_core: bool
     value_path: str
     origin_us: int = ORIGIN_US
+    rollups: "Relation | None" = None
 
 
 class Column(NamedTuple):

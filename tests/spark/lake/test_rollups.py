@@ -24,7 +24,7 @@ from mariner_spark.errors import LakeError, OptionError
 from mariner_spark.lake import maintenance, rollups, sql
 from mariner_spark.lake.maintenance import info
 from mariner_spark.lake.tables import ROLLUPS, Lake
-from mariner_spark.times import EVER
+from mariner_spark.times import EVER, Interval
 from tests.spark.lake.oracle import buckets, check_rollups, compare
 from tests.spark.lake.support import append, named, opened, parquet_files
 from tests.spark.support import Row, plain_events
@@ -232,3 +232,25 @@ def test_only_files_with_changed_buckets_are_replaced(tmp_path: Path) -> None:
 
 def in_order(rows: list[Row]) -> list[Row]:
     return sorted(rows, key=lambda i: (i["type_path"], i["bucket"]))
+
+
+def test_only_rollups_that_say_all_of_a_selection_are_used_for_it(tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path))
+    day, hour, minute = (sql.WIDTHS_US[i] for i in ("1d", "1h", "1m"))
+
+    def found(width_us: int, origin_us: int = sql.ORIGIN_US, time: Interval = EVER) -> str | None:
+        files = maintenance.find_rollups(lake, width_us, origin_us, time)
+        return files and files.every
+
+    append(tmp_path, plain_events(10))
+    assert found(day) is None  # there are none yet
+    maintenance.update(str(tmp_path))
+    assert found(day) == found(7 * day) == "1d"
+    assert found(day, sql.ORIGIN_US - 2 * hour) == "1h"  # days of another time zone
+    assert found(day, sql.ORIGIN_US - 330 * minute) == "1m"
+    assert found(2 * hour) == "1h"
+    assert found(minute // 2) is None
+    assert found(day, time=Interval(5 * hour, 9 * day - 1)) == "1h"
+    assert found(day, time=Interval(5 * hour, 9 * day)) is None
+    append(tmp_path, plain_events(20))
+    assert found(day) is None  # they lack some

@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 
 from mariner_spark import limits
 from mariner_spark.cli.report import NAMES
+from mariner_spark.lake import maintenance
 from mariner_spark.reports import formats
 from mariner_spark.reports.generate import REPORTS
 from tests.spark.lake.support import append
@@ -59,6 +60,7 @@ def test_reports_say_what_the_oracle_says(
     events, path = nasty_store(seed), "".join(["$", *(f".{key}" for key in asked.keys)])
     fill(folder / "events", events)
     append(folder / "lake", events, path)
+    maintenance.update(str(folder / "lake"))  # the numbers are taken from its rollups
     oracle = Oracle(events, asked)
     types = [f"--type={'/'.join(i)}" for i in asked.types or ()]
     for source, engine in (("store", "duckdb"), ("store", "spark"), ("lake", "duckdb")):
