@@ -1,4 +1,4 @@
-"""Reports about events: data frame in, data frame out, and ``mariner report`` around them.
+"""Reports about events: relation in, relation out, and ``mariner report`` around them.
 
 Each of ``activity``, ``latest``, ``values``, ``gaps``, ``latency``, ``availability`` and ``top``
 has the function of a report, and its form on the page (``views``). In a program::
@@ -7,5 +7,5 @@ has the function of a report, and its form on the page (``views``). In a program
 
     gaps(mariner_spark.read(spark, store="data/events", types="site/*")).show()
 
-To read events once for several reports: ``prepare(events).persist()``.
+Events are read once for several reports if the data frame is persisted.
 """

@@ -17,7 +17,6 @@ to be minded in a query:
 import contextlib
 import itertools
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
 
 import duckdb
@@ -45,12 +44,9 @@ _MACROS: Final = {
 _numbers = itertools.count()
 
 
-def connect(path: Path | None = None) -> DuckDBPyConnection:
-    """A connection to DuckDB whose relations reports can be computed of.
-
-    ``path``: of a database, which is created; None: in memory.
-    """
-    connection = duckdb.connect(":memory:" if path is None else path)
+def connect() -> DuckDBPyConnection:
+    """A connection to a database of its own, whose relations reports can be computed of."""
+    connection = duckdb.connect(":memory:")
     connection.execute("SET TimeZone = 'UTC'")
     for function, body in _MACROS.items():
         connection.execute(f"CREATE OR REPLACE TEMP MACRO {function} AS {body}")

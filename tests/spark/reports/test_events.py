@@ -127,6 +127,13 @@ def test_a_span_is_cut_into_few_buckets(length_us: int, width: timedelta) -> Non
     assert events.bucket_width(Span(monday, monday + length_us)) == width
 
 
+def test_the_time_of_a_page_ends_with_all_time() -> None:
+    span = Span(times.MAX_US - 10 * S, times.MAX_US)
+    first, last = events.span_of_buckets(span)
+    assert (first <= span.first, last) == (True, times.MAX_US)
+    assert events.span_of_buckets(Span(T0, T0 + 99 * S)) == Span(T0, T0 + 100 * S)
+
+
 def bucket(width: timedelta) -> str:
     return events.moment_of_bucket(events.bucket_us("unix_micros(timestamp)", width))
 
