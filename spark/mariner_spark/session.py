@@ -55,8 +55,6 @@ _CONFIGURATION: Final[Mapping[str, str]] = {
     "spark.python.sql.dataFrameDebugging.enabled": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
-    # JSON payloads may have the same key twice (`values`)
-    "spark.sql.variant.allowDuplicateKeys": "true",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }

@@ -1,4 +1,4 @@
-"""Spark over what a gateway stored: the lake, the store, the network. Ours only.
+"""Spark and reports over what a gateway stored: the lake, the store, the network. Ours only.
 
 One gateway is filled; all reads are done by one Spark session with two cores while the gateway
 runs. Then it is registered to, with and without a session that reads its store all the time.
@@ -66,6 +66,9 @@ def measures(sizes: Sizes) -> list[Measure]:
         ),
         Measure("spark-stream", f"Spark, stream: gateway, {n}", "rows/s"),
         Measure("spark-stream-one-type", "    one type of 100, of so many", "rows/s"),
+        Measure("report-store", f"report activity, store, {n}: CPU", "s", 25, Bound.AT_MOST),
+        Measure("report-lake", f"all reports, lake, {n}: CPU", "s", 45, Bound.AT_MOST),
+        Measure("report-small", "all reports, a dozen events", "s", 6, Bound.AT_MOST),
         Measure(
             "spark-beside", "register, 100 a request: beside a reader", "x", 0.8, Bound.AT_LEAST
         ),
@@ -198,10 +201,15 @@ def _values(seconds: Mapping[str, float], events: int) -> dict[str, float]:
     # what a read costs that finds nothing: planning, starting tasks, opening the store
     nothing = seconds["no-type"]
     rates = {f"spark-{i}": events / seconds[i] for i in _RATES}
-    return rates | {
-        "spark-lake-share": rates["spark-lake"] / rates["spark-plain"],
-        "spark-one-type": (seconds["one-type"] - nothing) / (seconds["path"] - nothing),
-    }
+    reports = {name: i for name, i in seconds.items() if name.startswith("report-")}
+    return (
+        rates
+        | reports
+        | {
+            "spark-lake-share": rates["spark-lake"] / rates["spark-plain"],
+            "spark-one-type": (seconds["one-type"] - nothing) / (seconds["path"] - nothing),
+        }
+    )
 
 
 async def _beside(server: Server, reader: Reader, sizes: Sizes) -> float:

@@ -8,8 +8,10 @@ input does.
 Every read is counted in the same pass that is timed, and has to give what was registered.
 """
 
+import resource
 import select
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -27,6 +29,7 @@ from mariner_spark.lake.ingest import ingest, ingest_store
 from mariner_spark.reader import read_events as read_lake
 from mariner_spark.reports.activity import activity
 from tests.perf.workload import ASKED_TYPE, EVENT_TYPES, WrongAnswerError
+from tests.spark.support import fill, plain_events
 
 OWN_TYPES: Final = "perf/*"
 """Without what the engine registered."""
@@ -179,7 +182,42 @@ def measure(spark: SparkSession, job: SparkJob) -> SparkOutcome:
         one = stream_seconds(spark, job, f"perf/{ASKED_TYPE}", EVENT_TYPES)
         seconds["stream-one-type"].append(one)
     medians = {name: statistics.median(i[warm_up:]) for name, i in seconds.items()}
-    return SparkOutcome({**medians, "ingest": ingested_s, "ingest-store": ingested_store_s})
+    ingested = {"ingest": ingested_s, "ingest-store": ingested_store_s}
+    return SparkOutcome({**medians, **ingested, **report_seconds(job)})
+
+
+SMALL_EVENTS: Final = 12
+"""Of the store of a small report."""
+
+
+def report_seconds(job: SparkJob) -> dict[str, float]:
+    """Seconds of ``mariner report``, which chooses its engine: CPU, and of a small store elapsed.
+
+    Of a small store the second time counts.
+    """
+    few = Path(job.folder, "few")
+    fill(few, plain_events(SMALL_EVENTS))
+    for _ in range(1 if job.is_short else 2):
+        elapsed_s, _ = _report(job, "all", "--store", few)
+    return {
+        "report-store": _report(job, "activity", "--store", job.store)[1],
+        "report-lake": _report(job, "all", "--lake", f"{job.folder}/lake-of-store")[1],
+        "report-small": elapsed_s,
+    }
+
+
+def _report(job: SparkJob, *arguments: str | Path) -> tuple[float, float]:
+    """Seconds that the command takes, and those of CPU."""
+    command = (sys.executable, "-m", "mariner", "report", *arguments)
+    cpu_s, begin = _cpu_of_children_s(), time.perf_counter()
+    subprocess.run([*command, "--out", f"{job.folder}/report"], check=True, capture_output=True)
+    return time.perf_counter() - begin, _cpu_of_children_s() - cpu_s
+
+
+def _cpu_of_children_s() -> float:
+    """Of those that ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def loop(

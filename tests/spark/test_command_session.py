@@ -21,7 +21,6 @@ from mariner.cli import main
 from mariner.cli.run import CommandError
 from mariner_spark.cli import spark_errors, spark_session
 from mariner_spark import session
-from mariner_spark import session
 
 found = session.find_java()
 session.class_cache(found, session.SHORT_WORK_OPTIONS).write_bytes(b"damaged" * 1_000)
@@ -66,9 +65,9 @@ def test_spark_of_a_command_from_its_start_to_its_end(tmp_path: Path) -> None:
         session.CACHE_VARIABLE: str(tmp_path / "cache"),
         "TMPDIR": str(temporary),
     }
-    command = [sys.executable, "-c", _COMMAND, "report", "top", "--out", str(out), "--store"]
+    command = [sys.executable, "-c", _COMMAND, "report", "top", "--engine", "spark"]
     done = subprocess.run(
-        [*command, str(tmp_path / "store")],
+        [*command, "--out", str(out), "--store", str(tmp_path / "store")],
         env=environment,
         capture_output=True,
         text=True,

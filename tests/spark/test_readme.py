@@ -125,7 +125,7 @@ ENGINES = ("duckdb_extension_delta", "pandas", "polars")
 @pytest.mark.timeout(1_200)  # it downloads Spark, where pip does not have it
 def test_the_extra_brings_all_that_examples_need(address: str, tmp_path: Path) -> None:
     """In an environment of its own that is not activated; also reports from an object store."""
-    source = copy_source(tmp_path / "source")
+    checkout = copy_source(tmp_path / "source")
     venv.create(tmp_path / "users", with_pip=True)
     programs = tmp_path / "users" / "bin"
     environment = {
@@ -158,19 +158,21 @@ def test_the_extra_brings_all_that_examples_need(address: str, tmp_path: Path) -
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    done("pip", "install", source / "mariner" / "client", f"{source}[spark]")
+    done("pip", "install", checkout / "mariner" / "client", f"{checkout}[spark]")
     with object_store(tmp_path) as bucket:
         environment |= {i: j for i, j in os.environ.items() if i.startswith("AWS_")}
         for lake in ("lake", f"{bucket}/lake"):
             assert " events added, " in done("mariner", "lake", "ingest", lake, "--store", "events")
-        done("mariner", "report", "top", "--lake", f"{bucket}/lake", "--out", "report")
+        for engine in ("duckdb", "spark"):
+            source = ("--lake", f"{bucket}/lake", "--engine", engine)
+            done("mariner", "report", "top", *source, "--out", engine)
+            assert '"machine/cpu/0",10,' in (tmp_path / engine / "top.csv").read_text()
     of_lake = examples("spark/mariner_spark/lake/README.md")
     others = [code for code in of_lake if any(name in code for name in ENGINES)]
     of_extra = [code for code in of_lake if code not in others]
     codes = "\n".join((*of_spark(address, tmp_path), *of_extra))
     (tmp_path / "program.py").write_text(_PROGRAM.format(examples=codes))
     assert done("python", "program.py").splitlines()[-1] == "20 20"
-    assert "machine/cpu/0,10," in (tmp_path / "report" / "top.csv").read_text()
 
     done("pip", "install", *(name.replace("_", "-") for name in ENGINES))
     assert len(others) == len(ENGINES)

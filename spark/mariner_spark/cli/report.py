@@ -6,7 +6,6 @@ need the extra ``spark`` nor wait for it.
 
 import contextlib
 import itertools
-import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,7 +22,7 @@ from mariner.cli.run import EXIT_CONDITION, EXIT_FAILED, CommandError
 from mariner.cli.target import choose_token, server_options
 from mariner.cli.values import LAST_TIME, PATTERN, TIME, TIME_HELP
 from mariner_spark.cli import interruptible, spark_errors, spark_session, without_secrets
-from mariner_spark.limits import DUCKDB_EVENTS, NICENESS
+from mariner_spark.limits import DUCKDB_EVENTS
 
 if TYPE_CHECKING:
     from mariner_spark.reports.figures import Condition
@@ -233,16 +232,14 @@ def _source(
     from mariner_spark.reports import sources  # noqa: PLC0415
 
     with interruptible():
-        chosen = sources.choose(job) if engine == "auto" else engine
-    if chosen == "spark":
+        n_events = sources.count_events(job)
+    if engine == "spark" or (engine == "auto" and sources.choose(n_events) == "spark"):
         on_step("starting Spark", None)
         with spark_session() as (spark, check_interrupted):
             yield sources.SparkSource(spark), check_interrupted
         return
-    # as Java has: a gateway on this machine goes first
-    priority = max(os.getpriority(os.PRIO_PROCESS, 0), NICENESS)
-    os.setpriority(os.PRIO_PROCESS, 0, priority)
-    with interruptible(), sources.open_duckdb() as events:
+    # DuckDB computes with Python's lock held: a signal is seen when the query is over
+    with interruptible(), sources.open_duckdb(n_events) as events:
         yield events, lambda: None
 
 

@@ -154,7 +154,8 @@ def span_of_buckets(span: Span, origin_us: int = ORIGIN_US) -> Span:
     """From the first bucket of a span to the end of its last one; one moment stays one."""
     width_us = to_us(bucket_width(span, origin_us))
     first, last = ((i - origin_us) // width_us * width_us + origin_us for i in span)
-    return span if span.first == span.last else Span(max(first, times.MIN_US), last + width_us)
+    end = min(last + width_us, times.MAX_US)
+    return span if span.first == span.last else Span(max(first, times.MIN_US), end)
 
 
 def bucket_us(us: str, width: timedelta, origin_us: int = ORIGIN_US) -> str:

@@ -256,6 +256,7 @@ def _about(job: ReportJob, overview: Overview, zone: ZoneInfo) -> list[Fact]:
         ("From", job.first),
         ("To", job.last),
         ("Numbers", job.number_path),
+        ("Time zone", None if job.zone == "UTC" else job.zone),
         ("Events", f"{first} to {last}" if overview.extent.events else None),
     )
     return [Fact(title, formats.text(text)) for title, text in requested if text is not None]

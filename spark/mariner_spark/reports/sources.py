@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 import pyarrow as pa
-import pyarrow.dataset
 import pyarrow.parquet as pq
 from duckdb import ColumnExpression, ConstantExpression, DuckDBPyConnection, DuckDBPyRelation
 from pyspark.sql.types import StructType
@@ -110,10 +109,14 @@ class SparkSource(NamedTuple):
 
 
 class DuckDBSource(NamedTuple):
-    """Reads events with DuckDB; temporary files are in a folder."""
+    """Reads events with DuckDB; temporary files are in a folder.
+
+    ``n_events``: about how many events the store has.
+    """
 
     connection: DuckDBPyConnection
     folder: Path
+    n_events: int
 
     @contextlib.contextmanager
     def read(self, job: ReportJob, columns: Collection[str]) -> Iterator[Relation]:
@@ -121,7 +124,7 @@ class DuckDBSource(NamedTuple):
         if job.lake is not None:
             yield prepare(self.read_lake(job))
             return
-        read, parts, wanted = _plan(job, columns)
+        read, parts, wanted = _plan(job, columns, 1 + self.n_events // limits.PART_ROWS)
         with processes() as pool:
             written = do_all(pool, partial(_write, self.folder, wanted, read), parts)
         yield self._of_files([i for i in written if i is not None], wanted)
@@ -135,10 +138,11 @@ class DuckDBSource(NamedTuple):
         if lake.is_local:
             found = self._of_files([f"{lake.uri(EVENTS)}/{i}" for i in paths], wanted)
         else:
+            from pyarrow import dataset  # noqa: PLC0415  # slow to import, and only needed here
+
+            files = lake.files(EVENTS)
             found = self.connection.from_arrow(
-                pyarrow.dataset.dataset(
-                    paths, wanted, format="parquet", filesystem=lake.files(EVENTS)
-                )
+                dataset.dataset(paths, wanted, format="parquet", filesystem=files)
             )
         return _select(found, selection)
 
@@ -150,27 +154,36 @@ class DuckDBSource(NamedTuple):
 
 
 @contextlib.contextmanager
-def open_duckdb() -> Iterator[DuckDBSource]:
-    """Read with DuckDB: in bounded memory, with temporary files that are removed at the end."""
+def open_duckdb(n_events: int) -> Iterator[DuckDBSource]:
+    """Read so many events with DuckDB: in bounded memory, with temporary files that are removed.
+
+    If there are many, this process gets a low priority, as Java does: a gateway on this machine
+    goes first.
+    """
+    if n_events > limits.PART_ROWS:
+        priority = max(os.getpriority(os.PRIO_PROCESS, 0), limits.NICENESS)
+        os.setpriority(os.PRIO_PROCESS, 0, priority)
     with (
         tempfile.TemporaryDirectory(prefix="mariner-report-") as folder,
         relations.connect() as connection,
     ):
         connection.execute(f"SET memory_limit = '{limits.DUCKDB_MEMORY_BYTES}B'")
         connection.execute("SET temp_directory = ?", [folder])
-        yield DuckDBSource(connection, Path(folder))
+        yield DuckDBSource(connection, Path(folder), n_events)
 
 
-def choose(job: ReportJob) -> Engine:
-    """The engine for a job: Spark for a session that is given, and for very many events."""
-    if "PYSPARK_GATEWAY_PORT" in os.environ or "SPARK_REMOTE" in os.environ:
-        return "spark"
-    n_events = 0  # a gateway does not say
+def choose(n_events: int) -> Engine:
+    """The engine for so many events: Spark for very many, and if a session of it is given."""
+    is_given = "PYSPARK_GATEWAY_PORT" in os.environ or "SPARK_REMOTE" in os.environ
+    return "spark" if is_given or n_events > limits.DUCKDB_EVENTS else "duckdb"
+
+
+def count_events(job: ReportJob) -> int:
+    """Number of events in the store or the lake of a job, an estimate; 0: of a gateway."""
     if job.lake is not None:
-        n_events, _ = count(job.lake)
-    elif job.options.path is not None:
-        n_events = store.count(job.options.path, snapshots.this_driver())
-    return "spark" if n_events > limits.DUCKDB_EVENTS else "duckdb"
+        return count(job.lake)[0]
+    path = job.options.path
+    return 0 if path is None else store.count(path, snapshots.this_driver())
 
 
 # --- parts --------------------------------------------------------------------------------
@@ -183,7 +196,9 @@ def _in_order(columns: Collection[str]) -> list[str]:
 ReadPart: TypeAlias = Callable[[Any], Iterable[pa.RecordBatch]]
 
 
-def _plan(job: ReportJob, columns: Collection[str]) -> tuple[ReadPart, Sequence[Any], pa.Schema]:
+def _plan(
+    job: ReportJob, columns: Collection[str], n_parts: int
+) -> tuple[ReadPart, Sequence[Any], pa.Schema]:
     """How to read a store or a gateway, in which parts, and the columns."""
     options = job.options
     wanted = schema.arrow_schema(StructType([schema.KNOWN[i] for i in _in_order(columns)]))
@@ -193,15 +208,10 @@ def _plan(job: ReportJob, columns: Collection[str]) -> tuple[ReadPart, Sequence[
     }
     if options.path is None:
         gateway = options.gateway
-        parts = network.plan(gateway, options.selection, 1)
+        parts: Sequence[Any] = network.plan(gateway, options.selection, n_parts)
         return partial(network.read, gateway, **how), parts, wanted
-    driver = snapshots.this_driver()
-    n_parts = 1 + store.count(options.path, driver) // limits.PART_ROWS
-    return (
-        partial(store.read, **how),
-        store.plan(options.path, driver, options.selection, n_parts),
-        wanted,
-    )
+    parts = store.plan(options.path, snapshots.this_driver(), options.selection, n_parts)
+    return partial(store.read, **how), parts, wanted
 
 
 def _write(folder: Path, wanted: pa.Schema, read: ReadPart, part: Any) -> str | None:

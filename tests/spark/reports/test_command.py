@@ -202,7 +202,7 @@ def make_lake(folder: Path, events: list[Event]) -> Path:
 
 def test_a_lake_has_numbers_of_one_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lake = make_lake(tmp_path / "lake", plain_events(1))
-    monkeypatch.setattr("mariner_spark.reports.sources.choose", None)  # would not get on
+    monkeypatch.setattr("mariner_spark.reports.sources.count_events", None)  # would not get on
     result = run_report("--lake", lake, "--out", tmp_path / "out", "--value-path", "$.a")
     text = "value_path: $.a: the numbers of this lake are those at $.minus"
     assert error_of(result, 2) == text
@@ -275,7 +275,7 @@ def test_wrong_usage(arguments: list[str], message: str, tmp_path: Path) -> None
 def test_mistakes_are_told_before_an_engine_is_started(
     arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mariner_spark.reports.sources.choose", None)  # would not get on
+    monkeypatch.setattr("mariner_spark.reports.sources.count_events", None)  # would not get on
     result = run_report(*arguments, "--out", tmp_path / "out")
     assert error_of(result, 2).startswith(message)
     assert not (tmp_path / "out").exists()

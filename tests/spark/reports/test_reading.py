@@ -81,5 +81,5 @@ def test_the_last_event_of_all(reported: Reported, tmp_path: Path) -> None:
     ):
         for bound, expected in ((None, last), ("2025-01-01T00:00:59", last - 240 * S)):
             job = ReportJob(source, "", tmp_path, types=[("no", "such")], last=bound)
-            with sources.open_duckdb() as reader:
+            with sources.open_duckdb(0) as reader:
                 assert sources.last_us(reader, job) == expected

@@ -117,7 +117,7 @@ def test_a_schema_reads_its_columns_only(spark: SparkSession, store: Path) -> No
 @pytest.mark.parametrize(
     ("ddl", "message"),
     [
-        ("value DOUBLE", "schema: no column 'value', expected some of server, session"),
+        ("number DOUBLE", "schema: no column 'number', expected some of server, session"),
         ("server INT", "schema: column 'server' is int, expected bigint"),
     ],
 )

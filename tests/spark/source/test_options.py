@@ -224,7 +224,7 @@ def test_the_tables_of_the_readme() -> None:
 
 
 def test_the_arguments_of_read() -> None:
-    others = {"spark", "lake", "version", "as_of", "columns"}
+    others = {"spark", "lake", "version", "as_of", "columns", "every"}
     assert inspect.signature(read).parameters.keys() - others == options.ARGUMENTS.keys()
     assert read.__doc__ is not None
     for name in options.ARGUMENTS:
