@@ -3,11 +3,11 @@
 A row is computed from the events of its bucket alone, so that an event changes three rows, however
 late it comes. Minutes are computed from events, hours from minutes, and days from hours, all by
 :func:`roll`, which joins pieces of time: an event is one, a rollup is another. What a number holds
-beyond its bucket follows from the rows before and after (:func:`select`).
+beyond its bucket follows from the rows before and after (``sql.buckets``).
 
 An update computes the minutes anew that new events are in, and what is made of them; in order of
-time, so that it holds no more than ``limits.ROLLED_ROWS`` events and a row for each type. All
-widths are in one table, and change with one commit.
+time, so that it holds about ``limits.ROLLED_ROWS`` events, and a row for each type. All widths are
+in one table, and change with one commit.
 """
 
 import re
@@ -32,6 +32,8 @@ from mariner_spark.times import EVER, Interval
 
 _WIDTH: Final = re.compile("([1-9][0-9]{0,6})([mhd])")
 _MINUTE: Final = timedelta(minutes=1)
+_WIDEST: Final = timedelta(days=9_999_999)
+"""Of more, Spark's integers do not hold the microseconds."""
 
 _SCHEMA: Final = tables.arrow_schema(ROLLUPS)
 _END: Final = 1 << 62
@@ -50,7 +52,7 @@ def parse_width(every: str | timedelta) -> int:
     text = every
     if isinstance(every, str) and (match := _WIDTH.fullmatch(every)):
         every = int(match[1]) * timedelta(microseconds=WIDTHS_US[f"1{match[2]}"])
-    if not isinstance(every, timedelta) or every < _MINUTE or every % _MINUTE:
+    if not isinstance(every, timedelta) or every % _MINUTE or not _MINUTE <= every <= _WIDEST:
         raise OptionError("every", f"{text!r}: expected some minutes, hours or days, as '15m'")
     return every // timedelta(microseconds=1)
 
@@ -88,8 +90,8 @@ def find(lake: Lake, width_us: int, time: Interval) -> RollupFiles:
 def roll(pieces: pa.Table, width_us: int) -> pa.Table:
     """Rollups with buckets of a width, in order of type and time.
 
-    ``pieces`` are rollups of shorter times, which do not overlap, in order of time or
-    at least with different ``bucket``.
+    ``pieces`` are rollups of shorter times, which do not overlap: in order of time, or with a
+    ``bucket`` each.
     """
     if not pieces.num_rows:
         return pieces
@@ -168,8 +170,7 @@ def _longs(column: pa.ChunkedArray) -> _Longs:
 
 def _pieces(events: pa.Table) -> pa.Table:
     """A piece of time for each event, in order."""
-    at = _longs(events.column("timestamp"))
-    if (at[1:] <= at[:-1]).any():
+    if not _is_in_order(events):
         events = events.sort_by([(i, "ascending") for i in ORDER])
     at, value = events.column("timestamp"), events.column("value")
     value = pc.if_else(pc.is_finite(value), value, None)  # of another tool
@@ -183,6 +184,16 @@ def _pieces(events: pa.Table) -> pa.Table:
         "held_mean": pa.nulls(len(events), pa.float64()),
     }
     return pa.table({i: columns[i] for i in _SCHEMA.names}, schema=_SCHEMA)
+
+
+def _is_in_order(events: pa.Table) -> bool:
+    is_equal = np.ones(max(len(events) - 1, 0), bool)  # so far, to the one before
+    for name in ORDER:
+        values = _longs(events.column(name))
+        if (is_equal & (values[1:] < values[:-1])).any():
+            return False
+        is_equal &= values[1:] == values[:-1]
+    return True
 
 
 # --- bringing the table up to date --------------------------------------------------------

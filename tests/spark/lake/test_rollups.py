@@ -159,6 +159,7 @@ def test_selected_rollups(spark: SparkSession, nasty_lake: Path) -> None:
         ({"every": "90s"}, "every: '90s': expected some minutes, hours or days, as '15m'"),
         ({"every": "0m"}, "every: '0m': expected"),
         ({"every": timedelta(seconds=90)}, "expected some minutes"),
+        ({"every": timedelta.max}, "expected some minutes"),
         ({"every": 5}, "every: 5: expected"),
         ({"every": "1h", "version": 1}, "every: cannot be combined with version or as_of"),
         ({"every": "1h", "servers": 7}, "servers: cannot be combined with every: a rollup has"),
