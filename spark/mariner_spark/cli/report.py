@@ -16,7 +16,6 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from eventer_bridge.model import EventType, Timestamp
 from mariner.cli import output
 from mariner.cli.run import EXIT_CONDITION, EXIT_FAILED, CommandError
 from mariner.cli.target import choose_token, server_options
@@ -27,7 +26,7 @@ from mariner_spark.limits import DUCKDB_EVENTS
 if TYPE_CHECKING:
     from mariner_spark.reports.figures import Condition
     from mariner_spark.reports.job import ReportJob
-    from mariner_spark.reports.sources import Source
+    from mariner_spark.reports.sources import EventSource
     from mariner_spark.reports.views import Row
 
 NAMES: Final = (
@@ -35,6 +34,9 @@ NAMES: Final = (
     *("availability", "runs", "top"),
 )
 """Names of the reports in ``mariner_spark.reports.generate``."""
+
+_OF_JOB: Final = ("value_path", "depth", "zone", "console", "is_compared")
+"""Options that a ``ReportJob`` takes as they are."""
 
 _ALL: Final = "all"
 _PORT: Final = 23014
@@ -132,18 +134,10 @@ def report(  # noqa: PLR0917  # click gives all of them by name
     store: Path | None,
     lake: str | None,
     gateway: str | None,
-    first: Timestamp | None,
-    last: Timestamp | None,
-    types: tuple[EventType, ...],
-    value_path: str | None,
-    depth: int,
     engine: str,
-    zone: str,
-    console: str | None,
-    is_compared: bool,
     conditions: Sequence[str],
     out: Path,
-    **access: Any,
+    **given: Any,
 ) -> None:
     """Make reports about stored events: tables, and a page for the browser.
 
@@ -182,7 +176,7 @@ def report(  # noqa: PLR0917  # click gives all of them by name
         raise click.UsageError("Expected exactly one of --store, --lake and --gateway.")
     source: Mapping[str, Any] = {"lake": lake} if store is None else {"store": store}
     if gateway is not None:
-        source = _gateway_arguments(gateway, access)
+        source = _gateway_arguments(gateway, given)
     with spark_errors(), _progress() as on_step:
         # only for this command
         from mariner_spark.reports import formats  # noqa: PLC0415
@@ -193,14 +187,9 @@ def report(  # noqa: PLR0917  # click gives all of them by name
             title=without_secrets(str(store or lake or gateway)),
             folder=out,
             names=() if _ALL in names else tuple(dict.fromkeys(names)),
-            types=types or None,
-            first=None if first is None else first.to_iso(),
-            last=None if last is None else last.to_iso(),
-            value_path=value_path,
-            depth=depth,
-            zone=zone,
-            console=console,
-            is_compared=is_compared,
+            types=given["types"] or None,
+            **{i: given[i] and given[i].to_iso() for i in ("first", "last")},
+            **{i: given[i] for i in _OF_JOB},
         )
         check(job)
         failing = _conditions(conditions, job)
@@ -224,7 +213,7 @@ def _conditions(texts: Sequence[str], job: "ReportJob") -> list["Condition"]:
 @contextlib.contextmanager
 def _source(
     engine: str, job: "ReportJob", on_step: Callable[[str, int | None], None]
-) -> Iterator[tuple["Source", Callable[[], None]]]:
+) -> Iterator[tuple["EventSource", Callable[[], None]]]:
     """What reads the events, and a check to be called between two steps: it raises after a signal.
 
     Raises as :func:`spark_errors` converts.
@@ -244,7 +233,7 @@ def _source(
 
 
 def _generate(
-    events: "Source",
+    events: "EventSource",
     job: "ReportJob",
     on_step: Callable[[str, int | None], None],
     check_interrupted: Callable[[], None],

@@ -43,7 +43,7 @@ from mariner_spark.reports.events import (
 from mariner_spark.reports.job import PAGE, ReportJob
 from mariner_spark.reports.page import Fact, Section
 from mariner_spark.reports.relations import Relation, query
-from mariner_spark.reports.sources import Source
+from mariner_spark.reports.sources import EventSource
 
 _FORMULA: Final = r"^[=+\-@\t\r]"
 """Text that a spreadsheet takes for a formula."""
@@ -84,7 +84,7 @@ class Found(NamedTuple):
 
 
 def generate(
-    source: Source, job: ReportJob, on_step: Callable[[str, int], None]
+    source: EventSource, job: ReportJob, on_step: Callable[[str, int], None]
 ) -> dict[str, views.Row]:
     """Generate reports, and the page; returns the totals of each.
 
@@ -157,7 +157,7 @@ def _compare(
 
 
 def _find(
-    source: Source,
+    source: EventSource,
     job: ReportJob,
     reports: Sequence[views.Report],
     step: Callable[[str], None],

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 Engine: TypeAlias = Literal["spark", "duckdb"]
 
 
-class Source(Protocol):
+class EventSource(Protocol):
     """Reads events."""
 
     def read(self, job: ReportJob, columns: Collection[str]) -> AbstractContextManager[Relation]:
@@ -51,7 +51,7 @@ class Source(Protocol):
         """The rollups of those, of which buckets can be made (``maintenance.find_rollups``)."""
 
 
-def last_us(source: Source, job: ReportJob) -> int:
+def last_us(source: EventSource, job: ReportJob) -> int:
     """Timestamp in microseconds of the last event of a job's time, of any type, to find silence.
 
     For a store or a gateway it takes one look-up.
@@ -70,7 +70,7 @@ def last_us(source: Source, job: ReportJob) -> int:
 _LARGE_NUMBER: Final = "[0-9][eE][+]?[0-9]{{3}}|[0-9]{{200}}"
 
 
-def count_unread(source: Source, job: ReportJob, events: Relation) -> int:
+def count_unread(source: EventSource, job: ReportJob, events: Relation) -> int:
     """Number of the events whose number cannot be read; 0 if nobody asked for numbers."""
     if "value_unread" in events.columns:
         sql = "SELECT count(CASE WHEN value_unread THEN 1 END) AS unread FROM {events}"
@@ -95,7 +95,7 @@ class SparkSource(NamedTuple):
 
     @contextlib.contextmanager
     def read(self, job: ReportJob, columns: Collection[str]) -> Iterator[Relation]:
-        """See :class:`Source`; persisted unless they come from a lake, as Parquet is as fast."""
+        """See :class:`EventSource`. A lake is not persisted: its Parquet is as fast."""
         if job.lake is not None:
             yield prepare(self.read_lake(job))
             return
@@ -106,12 +106,12 @@ class SparkSource(NamedTuple):
             yield kept
 
     def read_lake(self, job: ReportJob) -> Relation:
-        """See :class:`Source`."""
+        """See :class:`EventSource`."""
         assert job.lake is not None
         return reader.read_events(self.spark, job.lake, job.options.selection)
 
     def read_rollups(self, job: ReportJob, width_us: int, origin_us: int) -> "Relation | None":
-        """See :class:`Source`."""
+        """See :class:`EventSource`."""
         assert job.lake is not None
         lake, selection = Lake(job.lake), job.options.selection
         found = find_rollups(lake, width_us, origin_us, selection.time)
@@ -130,7 +130,7 @@ class DuckDBSource(NamedTuple):
 
     @contextlib.contextmanager
     def read(self, job: ReportJob, columns: Collection[str]) -> Iterator[Relation]:
-        """See :class:`Source`."""
+        """See :class:`EventSource`."""
         if job.lake is not None:
             yield prepare(self.read_lake(job))
             return
@@ -140,14 +140,14 @@ class DuckDBSource(NamedTuple):
         yield self._of_files([i for i in written if i is not None], wanted)
 
     def read_lake(self, job: ReportJob) -> Relation:
-        """See :class:`Source`."""
+        """See :class:`EventSource`."""
         assert job.lake is not None
         lake, selection = Lake(job.lake), job.options.selection
         paths = reader.select_files(lake, lake.open(), selection)
         return _select(self._of_lake(lake, EVENTS, paths, schema.LAKE_SCHEMA), selection)
 
     def read_rollups(self, job: ReportJob, width_us: int, origin_us: int) -> "Relation | None":
-        """See :class:`Source`."""
+        """See :class:`EventSource`."""
         assert job.lake is not None
         lake, selection = Lake(job.lake), job.options.selection
         found = find_rollups(lake, width_us, origin_us, selection.time)
