@@ -32,6 +32,7 @@ from tests.perf.sides import (
     running,
 )
 from tests.perf.spark_client import SparkJob, SparkOutcome
+from tests.spark.jumps import fill_with_jumps, sizes_of_slices
 from tests.support.process import ChildError
 
 REQUEST_EVENTS: Final = 100
@@ -70,6 +71,9 @@ def measures(sizes: Sizes) -> list[Measure]:
         Measure("report-lake", f"all reports, lake, {n}: CPU", "s", 45, Bound.AT_MOST),
         Measure("report-small", "all reports, a dozen events", "s", 6, Bound.AT_MOST),
         Measure(
+            "spark-slices", "store whose ids jumped, largest slice to mean", "x", 2, Bound.AT_MOST
+        ),
+        Measure(
             "spark-beside", "register, 100 a request: beside a reader", "x", 0.8, Bound.AT_LEAST
         ),
     ]
@@ -98,12 +102,20 @@ async def run(
         async with _reader(job) if spark is None else _reader_here(spark, job) as reader:
             outcome = await reader.measure()
             values = _values(outcome.seconds, sizes.spark)
+            values["spark-slices"] = _largest_slice(directory / "jumped")
             if "spark-beside" in wanted:
                 values["spark-beside"] = await _beside(server, reader, sizes)
     for name, measure in wanted.items():
         measure.add(OURS.name, values[name])
         if name == "spark-path":
             measure.target = min(measure.target, 0.3 * values["spark-lake"])
+
+
+def _largest_slice(path: Path) -> float:
+    """The largest of several slices to their mean, in events."""
+    moments = fill_with_jumps(path)
+    sizes = (sizes_of_slices(path, moments, n) for n in (6, 30))
+    return max(max(i) / statistics.mean(i) for i in sizes)
 
 
 def _job(server: Server, directory: Path, sizes: Sizes) -> SparkJob:
