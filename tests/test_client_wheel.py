@@ -202,7 +202,10 @@ async def test_the_programs_of_the_page(installed: Installed, tmp_path: Path) ->
                 await peer.register("lamp/3", 3)
             assert (await read_line(program.stdout)).startswith("lamp/3 ")
         async with running(installed, code) as program:
-            assert (await read_line(program.stdout)).startswith("lamp/1 ")
+            line = await read_line(program.stdout)
+            if line.startswith("lamp/3 "):  # it was ended before it could acknowledge it
+                line = await read_line(program.stdout)
+            assert line.startswith("lamp/1 ")
         joined = replaced(as_coroutine("\n".join(others)), places)
         await asyncio.to_thread(run, installed.python, "-c", joined, cwd=tmp_path)
         async with await connect() as peer:

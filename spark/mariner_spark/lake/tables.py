@@ -111,10 +111,11 @@ class Lake:
         """Columns of a table, without its partition column: with the named ones of this lake."""
         if table == ROLLUPS:
             return arrow_schema(table)
-        if self._named is None:
+        named = self._named  # another thread may forget it
+        if named is None:
             found = self.find()
-            self._named = () if found is None else columns_of(found)
-        return pa.schema([*arrow_schema(table), *(i.field for i in self._named)])
+            named = self._named = () if found is None else columns_of(found)
+        return pa.schema([*arrow_schema(table), *(i.field for i in named)])
 
     def uri(self, table: str) -> str:
         """Where a table is."""

@@ -392,8 +392,11 @@ async def test_a_fifo_in_a_store_blocks_nobody(tmp_path: Path, name: str) -> Non
 
 def test_the_command_of_a_process_is_shown_without_its_token() -> None:
     options = ["--token", "secret", "--token=secret", "--token-file", "file"]
-    process = subprocess.Popen([sys.executable, "-c", "input()", *options], stdin=subprocess.PIPE)
+    command = [sys.executable, "-uc", "input('>')", *options]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
+        assert process.stdout is not None
+        process.stdout.read(1)  # it has its arguments
         text = holder._command(process.pid)
     finally:
         process.communicate(b"\n", timeout=60)
