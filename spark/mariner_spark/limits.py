@@ -136,7 +136,7 @@ PART_ROWS: Final = FILE_ROWS // 2
 enough that all processes end at about the same time."""
 
 ROLLED_ROWS: Final = 2_000_000
-"""Events, about, that are made rollups at a time: bounds the memory of an update, to about 1 GB."""
+"""Events, about, that are made rollups at a time; of each type, an update holds more."""
 
 COMMIT_TRIES: Final = 20
 """Attempts to commit beside other writers; of several that commit at once, one succeeds."""

@@ -67,13 +67,15 @@ def _run(command: Sequence[str], on_step: Callable[[str], None]) -> tuple[int, s
     ) as process:
         timer = threading.Timer(limits.WARM_UP_TIMEOUT_S, process.kill)
         timer.start()
-        assert process.stdout is not None
-        for line in map(str.strip, process.stdout):
-            if line.startswith(_STEP):
-                on_step(line.removeprefix(_STEP))
-            else:
-                said = line or said
-        timer.cancel()
+        try:
+            assert process.stdout is not None
+            for line in map(str.strip, process.stdout):
+                if line.startswith(_STEP):
+                    on_step(line.removeprefix(_STEP))
+                else:
+                    said = line or said
+        finally:
+            timer.cancel()
     return process.returncode, said
 
 

@@ -240,10 +240,11 @@ def sql(path: str, dialect: str) -> None:
     """
     with spark_errors():
         from mariner_spark.lake import sql as texts  # noqa: PLC0415
-        from mariner_spark.lake.tables import Lake  # noqa: PLC0415
+        from mariner_spark.lake.tables import TABLES, Lake  # noqa: PLC0415
 
         found = Lake(path)
-        found.open()
+        for table in TABLES:
+            found.open(table)
         output.write_text(";\n\n".join(texts.statements(found, dialect)) + ";")
 
 

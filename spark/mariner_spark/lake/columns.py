@@ -26,7 +26,7 @@ TYPES: Final = {
 """Types of Python, Arrow and Spark, by name."""
 
 _COLUMN: Final = re.compile(f"([a-z][a-z0-9_]*)=(.*):({'|'.join(TYPES)})", re.DOTALL)
-_TAKEN: Final = frozenset((*schema.LAKE_SCHEMA.names, "date"))
+_TAKEN: Final = frozenset((*schema.KNOWN.names, "date"))
 
 
 class NamedColumn(NamedTuple):

@@ -11,7 +11,6 @@ table anew.
 import dataclasses
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from operator import attrgetter
 from typing import Final
@@ -158,13 +157,10 @@ def update(path: str, *, is_new: bool = False) -> None:
     lake = Lake(path)
     lake.open()
 
-    def bring(name: str) -> None:
+    for name in (LATEST, ROLLUPS):
         # until no other commit comes between
         if not any(_update(lake, name, is_new) for _ in range(limits.COMMIT_TRIES)):
             raise LakeError(f"{lake}: table {name}: {limits.COMMIT_TRIES} commits failed")
-
-    with ThreadPoolExecutor() as pool:
-        list(pool.map(bring, (LATEST, ROLLUPS)))
 
 
 def behind(lake: Lake, events: DeltaTable, table: DeltaTable) -> int:

@@ -6,8 +6,9 @@ late it comes. Minutes are computed from events, hours from minutes, and days fr
 beyond its bucket follows from the rows before and after (``sql.buckets``).
 
 An update computes the minutes anew that new events are in, and what is made of them; in order of
-time, so that it holds about ``limits.ROLLED_ROWS`` events, and a row for each type. All widths are
-in one table, and change with one commit.
+time, so that it holds about ``limits.ROLLED_ROWS`` events (at least those of a minute), and the
+minutes of an hour and the hours of a day, of all types. All widths are in one table, and change
+with one commit.
 """
 
 import re
@@ -357,5 +358,6 @@ class _Renewal:
     def _write(self, every: str) -> None:
         rows = pa.concat_tables([_SCHEMA.empty_table(), *self._waiting[every]])
         self._waiting[every].clear()
-        if rows.num_rows:
-            self._added.append(tables.write_rollups(self._lake, every, rows))
+        for begin in range(0, rows.num_rows, limits.FILE_ROWS):
+            part = rows.slice(begin, limits.FILE_ROWS)
+            self._added.append(tables.write_rollups(self._lake, every, part))

@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 from typing_extensions import override
 
 from mariner_spark import schema as schemas
-from mariner_spark.lake.tables import Lake
+from mariner_spark.lake.tables import Lake, fitting
 
 
 def read_files(
@@ -58,5 +58,4 @@ class FilesReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         files, schema = Lake(self._root).files(self._table), schemas.arrow_schema(self._schema)
         for part in pq.ParquetFile(partition.value, filesystem=files).iter_batches():
-            arrays = [part.column(i.name).cast(i.type) for i in schema]
-            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+            yield from fitting(pa.Table.from_batches([part]), schema).to_batches()

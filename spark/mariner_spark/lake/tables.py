@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -158,7 +158,7 @@ class Lake:
         """
         found = self.find(table)
         if found is None:
-            raise NoLakeError(f"{self}: no lake: it has no Delta table {table}")
+            self._refuse_without(table)
         latest = found.version()
         if isinstance(version, int) and not 0 <= version <= latest:
             known = f"expected one from 0 to {latest}"
@@ -172,6 +172,12 @@ class Lake:
                     there = f"its first version is of {log.mtime.isoformat()}"
                     raise LakeError(f"{self}: table {table}: {there}, not {version.isoformat()}")
         return found
+
+    def _refuse_without(self, table: str) -> NoReturn:
+        if table != EVENTS and self.find() is not None:
+            text = "`mariner lake rebuild` or the next ingestion makes it"
+            raise LakeError(f"{self}: table {table} is not made yet: {text}")
+        raise NoLakeError(f"{self}: no lake: it has no Delta table {table}")
 
     def check(
         self, value_path: str | None, columns: Sequence[NamedColumn] = ()
@@ -480,12 +486,24 @@ def read_rows(
         groups = [*range(file.num_row_groups)]
         if not time.is_everything:
             groups = [i for i in groups if _may_have(file.metadata.row_group(i), moment, time)]
-        # other tools write some columns with other types of Arrow
-        rows = file.read_row_groups(groups, columns.names).select(columns.names).cast(columns)
+        rows = fitting(file.read_row_groups(groups, columns.names), columns)
     if time.is_everything:
         return rows
     at = rows.column(moment).cast(pa.int64()).to_numpy()
     return rows.filter(pa.array((time.first <= at) & (at <= time.last)))
+
+
+def fitting(rows: pa.Table, columns: pa.Schema) -> pa.Table:
+    """Rows of a file as columns of its table; what the file lacks is null, as Delta has it."""
+    known = set(rows.schema.names)
+    # other tools write some columns with other types of Arrow
+    found = [
+        rows.column(i.name).cast(i.type)
+        if i.name in known
+        else pa.chunked_array([pa.nulls(rows.num_rows, i.type)])
+        for i in columns
+    ]
+    return pa.Table.from_arrays(found, schema=columns)
 
 
 def _may_have(group: pq.RowGroupMetaData, moment: str, time: Interval) -> bool:

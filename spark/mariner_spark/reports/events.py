@@ -8,7 +8,7 @@ by id. All moments are UTC, in microseconds.
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
-from mariner_spark import limits, times
+from mariner_spark import limits, schema, times
 from mariner_spark.reports import relations
 from mariner_spark.reports.relations import R, Relation, query
 from mariner_spark.values import DEFAULT_PATH
@@ -45,7 +45,7 @@ def prepare(events: R, value_path: str = DEFAULT_PATH) -> R:
         from mariner_spark.reader import with_value  # noqa: PLC0415  # of Spark's data frames only
 
         events = cast("R", with_value(cast("DataFrame", events), value_path))
-    names = [i for i in events.columns if i not in _RAW]
+    names = [i for i in events.columns if i in schema.KNOWN.names and i not in _RAW]
     found = ", ".join((*names, *(f"{j} AS {i}" for i, j in _PREPARED.items())))
     return query(f"SELECT {found} FROM {{events}}", events=events)
 

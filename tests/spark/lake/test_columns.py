@@ -86,6 +86,7 @@ def test_a_lake_keeps_those_that_it_has(tmp_path: Path) -> None:
         (("quality=$.quality:int",), "with a type of boolean, double, string"),
         (("Quality=$.q:string",), "expected NAME=PATH:TYPE"),
         (("value=$.q:double",), "there is a column value already"),
+        (("payload=$.q:string",), "there is a column payload already"),  # of reports
         (("q=$.q:double", "q=$.r:double"), "'q=$.r:double': there is a column q already"),
         (("q=q:double",), "column: 'q': expected a path as $.value"),
     ],

@@ -176,7 +176,7 @@ def test_what_rollups_cannot_be(
 
 def test_without_rollups(spark: SparkSession, tmp_path: Path) -> None:
     append(tmp_path, plain_events(10))
-    with pytest.raises(LakeError, match="no lake: it has no Delta table rollups"):
+    with pytest.raises(LakeError, match="table rollups is not made yet: `mariner lake rebuild` or"):
         mariner_spark.read(spark, lake=tmp_path, every="1h")
     with pytest.raises(OptionError, match="every: is for a lake"):
         mariner_spark.read(spark, store=tmp_path, every="1h")

@@ -1,6 +1,7 @@
 """The SQL that ``mariner lake sql`` prints: what engines make of it."""
 
 import logging
+import shutil
 from pathlib import Path
 
 import duckdb
@@ -83,3 +84,14 @@ def test_without_a_lake(tmp_path: Path) -> None:
     assert result.exit_code == 2
     assert "no lake: it has no Delta table events" in result.stderr
     assert Lake(str(tmp_path)).find() is None
+
+
+def test_of_a_lake_without_rollups(tmp_path: Path) -> None:
+    append(tmp_path, plain_events(10))
+    maintenance.update(str(tmp_path))
+    shutil.rmtree(tmp_path / "rollups")  # as a lake of before
+    result = CliRunner().invoke(main, ["lake", "sql", str(tmp_path), "--dialect", "duckdb"])
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.endswith(
+        ": table rollups is not made yet: `mariner lake rebuild` or the next ingestion makes it\n"
+    )
