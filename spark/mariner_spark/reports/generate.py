@@ -127,8 +127,10 @@ def generate(
 
 def _row(report: views.Report, row: dict[str, Any], job: ReportJob, zone: ZoneInfo) -> views.Row:
     """A row as the page shows it: by its clock, and with the address of its events."""
-    if job.console is not None and (behind := report.behind(row)) is not None:
-        row[views.LINK] = links.link(job.console, behind)
+    if job.console is not None:
+        with contextlib.suppress(OverflowError):  # a bucket that ends after all moments
+            if (behind := report.behind(row)) is not None:
+                row[views.LINK] = links.link(job.console, behind)
     return zones.row_at(row, zone)
 
 
@@ -149,7 +151,7 @@ def _compare(
     for report in reports:
         for name, title, kind in report.figures:
             new, old = now[report.name][name], before[report.name][name]
-            change = new / old - 1 if new is not None and old else None
+            change = (new - old) / abs(old) if new is not None and old else None
             texts = (formats.show(kind, new), formats.show(kind, old))
             shown = formats.show("growth", change)
             found.append(page.Compared(f"{report.title}: {title}", *texts, shown))

@@ -37,7 +37,11 @@ def check(console: str) -> None:
     try:
         parts = urlsplit(console)
         is_address = (
-            parts.scheme in {"http", "https"} and bool(parts.hostname) and not parts.fragment
+            parts.scheme in {"http", "https"}
+            and bool(parts.hostname)
+            and not parts.fragment
+            and parts.username is None
+            and parts.port != 0
         )
     except ValueError:
         is_address = False

@@ -67,7 +67,7 @@ def last_us(source: EventSource, job: ReportJob) -> int:
 
 
 # In valid JSON, a number beyond all doubles has one of these.
-_LARGE_NUMBER: Final = "[0-9][eE][+]?[0-9]{{3}}|[0-9]{{200}}"
+_LARGE_NUMBER: Final = '(^|[^0-9a-zA-Z_.+"-])-?[0-9][0-9.]*[eE][+]?[0-9]{{3}}|[0-9]{{200}}'
 
 
 def count_unread(source: EventSource, job: ReportJob, events: Relation) -> int:
