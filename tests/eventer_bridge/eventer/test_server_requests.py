@@ -184,6 +184,8 @@ async def test_a_full_core_takes_one_registration_of_each_client(
                 peer.send(MsgRegisterReq([register_event("a")] * 2), last=False)
         while not all(Pause.CORE_FULL in i.pauses for i in server.connections):
             await asyncio.sleep(0.001)
+        while not backend.commits:  # begun
+            await asyncio.sleep(0.001)
         # one filled it with what it had gathered
         assert core.pending_events <= limits.MAX_PENDING_EVENTS + 4 + 2 * (len(peers) - 1)
         backend.is_slow = False

@@ -180,11 +180,15 @@ def test_payloads_are_deep_as_in_small_messages() -> None:
     ],
 )
 def test_what_was_refused_is_gone_at_once(message: bytes) -> None:
-    gc.collect()
-    gc.disable()
-    try:
+    def cycles() -> int:
+        gc.collect()
         with contextlib.suppress(ContractError):
             at_once(steps_of(message))
-        assert gc.collect() == 0  # no cycle, which would keep the message for long
+        return gc.collect()
+
+    gc.disable()
+    try:
+        # no cycle, which would keep the message for long; another thread may leave some
+        assert 0 in (cycles() for _ in range(5))
     finally:
         gc.enable()
