@@ -168,6 +168,9 @@ one."""
 DUCKDB_MEMORY_BYTES: Final = 1 << 30
 """Memory of DuckDB, as much as Spark's driver has by default; what needs more goes to files."""
 
+FETCHED_ROWS: Final = 2_048
+"""Rows that DuckDB hands over at a time: as many as it computes with."""
+
 DUCKDB_EVENTS: Final = 100_000_000
 """Events of a store or a lake from which on reports are made by Spark, unless DuckDB is named."""
 
@@ -192,13 +195,6 @@ REPORT_PAYLOAD_CHARACTERS: Final = 200
 
 MIN_INTERVALS: Final = 5
 """Minimum number of intervals for a meaningful median."""
-
-PERCENTILE_ACCURACY: Final = 10_000
-"""Spark's default: a percentile's rank is off by at most a 10,000th of the rows, rounded up; it
-bounds the memory of a task."""
-
-PERCENTILE_EXACT_ROWS: Final = PERCENTILE_ACCURACY // 2
-"""Below so many rows a percentile is exact: Spark then merges none of them."""
 
 PAGE_ROWS: Final = 50
 """Rows of a table on the page; the files have all of them."""

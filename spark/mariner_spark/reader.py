@@ -10,7 +10,7 @@ tasks read the files with deltalake (``lake.spark_files``).
 import os
 import platform
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import date, datetime, timedelta
 from functools import reduce
 from pathlib import Path
@@ -20,7 +20,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import StructType
@@ -28,11 +28,11 @@ from pyspark.sql.utils import is_remote
 
 from eventer_bridge.errors import InvalidEventError
 from eventer_bridge.model import EventType
-from mariner_spark import schema, times, type_path, values
+from mariner_spark import conditions, schema, times, values
 from mariner_spark.errors import LakeError, OptionError
 from mariner_spark.lake import rollups, sql
 from mariner_spark.lake.spark_files import read_files
-from mariner_spark.lake.tables import EVENTS, LAST_PATH, ROLLUPS, TABLES, Lake, columns_of, files_of
+from mariner_spark.lake.tables import EVENTS, ROLLUPS, TABLES, Lake, columns_of, files_of
 from mariner_spark.source import options
 from mariner_spark.source.options import Selection
 from mariner_spark.times import Interval
@@ -190,9 +190,7 @@ def read_events(
     events = lake.open(EVENTS, version)
     chosen = select_files(lake, events, selection)
     rows = _rows(spark, lake, EVENTS, chosen, _columns(events))
-    for condition in conditions(selection):
-        rows = rows.where(condition)
-    return rows
+    return reduce(DataFrame.where, conditions.of_selection(selection), rows)
 
 
 def _columns(events: DeltaTable) -> StructType:
@@ -203,7 +201,7 @@ def _columns(events: DeltaTable) -> StructType:
 
 def select_files(lake: Lake, events: DeltaTable, selection: Selection) -> list[str]:
     """The files of a table that may have selected events, by their paths below it."""
-    has_type, time = type_bounds(selection.types), Interval(*selection.time)
+    has_type, time = conditions.type_bounds(selection.types), Interval(*selection.time)
     with lake.errors():
         return [
             file.path
@@ -229,7 +227,7 @@ def read_rollups(
         raise OptionError("source_from, source_to", reason)
     lake = Lake(path)
     with lake.errors():
-        found = rollups.find(lake, width_us, selection.time)
+        found = rollups.find(lake.open(ROLLUPS), width_us, selection.time)
     rows = pieces(spark, lake, found, selection.types)
     return spark.sql(sql.buckets("{rows}", width_us, sql.DIALECTS["spark"]), rows=rows)
 
@@ -238,14 +236,8 @@ def pieces(
     spark: SparkSession, lake: Lake, found: rollups.RollupFiles, types: Sequence[EventType] | None
 ) -> DataFrame:
     """Rollups as the lake has them, with the columns of ``schema.ROLLUP_SCHEMA``."""
-    has_type = type_bounds(types)
-    paths = [i.path for i in found.files if has_type(i.first_type, i.last_type)]
-    rows = _rows(spark, lake, ROLLUPS, paths, schema.ROLLUP_SCHEMA)
-    for condition in _within("bucket", found.time):
-        rows = rows.where(condition)
-    if types is not None:
-        rows = rows.withColumn("type", sf.expr(type_path.SQL)).where(matches(types)).drop("type")
-    return rows
+    rows = _rows(spark, lake, ROLLUPS, found.paths(types), schema.ROLLUP_SCHEMA)
+    return reduce(DataFrame.where, found.conditions(types), rows)
 
 
 def create_views(spark: SparkSession, lake: str | Path) -> None:
@@ -338,69 +330,8 @@ def _has_file_system(spark: SparkSession, uri: str) -> bool:
     return True
 
 
-# --- selections as conditions -------------------------------------------------------------
-
-
-def conditions(selection: Selection) -> list[Column]:
-    """Conditions that an event of a selection must all satisfy."""
-    found = _within("timestamp", selection.time)
-    if selection.types is not None:
-        found.append(matches(selection.types))
-    if selection.servers is not None:
-        found.append(sf.col("server").isin(sorted(selection.servers)))
-    if selection.source is not None:
-        found += [sf.isnotnull("source_timestamp"), *_within("source_timestamp", selection.source)]
-    return found
-
-
-def matches(types: Sequence[EventType]) -> Column:
-    """Condition: the type of an event matches one of these, with ``?`` and ``*``."""
-    return reduce(lambda one, other: one | other, map(_matches, types))
-
-
-def type_bounds(types: Sequence[EventType] | None) -> Callable[[str, str], bool]:
-    """Condition: one of these types may lie from a type path to another one, both included."""
-    if types is None:
-        return lambda _first, _last: True
-    ranges = [_range(i) for i in types]
-    return lambda first, last: any(i <= last and first <= j for i, j in ranges)
-
-
-def _range(pattern: EventType) -> tuple[str, str]:
-    """First and last type path that a pattern may match."""
-    fixed = next((i for i, name in enumerate(pattern) if name in {"?", "*"}), len(pattern))
-    if fixed == 0 and pattern:
-        return "", LAST_PATH
-    path = type_path.encode(pattern[:fixed])
-    return path, path if fixed == len(pattern) else f"{path}/{LAST_PATH}"
-
-
-def _matches(pattern: EventType) -> Column:
-    is_open = pattern[-1:] == ("*",)
-    segments = pattern[:-1] if is_open else pattern
-    if "?" not in segments and segments:
-        # a condition by which Parquet skips row groups
-        path = type_path.encode(segments)
-        is_same = sf.col("type_path") == path
-        return is_same | sf.col("type_path").startswith(f"{path}/") if is_open else is_same
-    size = sf.size("type")
-    found = size >= len(segments) if is_open else size == len(segments)
-    for index, segment in enumerate(segments):
-        if segment != "?":
-            found = found & (sf.get("type", sf.lit(index)) == segment)
-    return found
-
-
 def without_out_of_range(events: DataFrame) -> DataFrame:
     """Events with null for each source timestamp that is not in ``times.SAFE``."""
-    is_safe = reduce(Column.__and__, _within("source_timestamp", times.SAFE))
-    return events.withColumn("source_timestamp", sf.when(is_safe, sf.col("source_timestamp")))
-
-
-def _within(name: str, time: Interval) -> list[Column]:
-    bounds = []
-    if time.first is not None and time.first > times.MIN_US:
-        bounds.append(sf.col(name) >= sf.timestamp_micros(sf.lit(time.first)))
-    if time.last is not None and time.last < times.MAX_US:
-        bounds.append(sf.col(name) <= sf.timestamp_micros(sf.lit(time.last)))
-    return bounds
+    is_safe = " AND ".join(conditions.within("source_timestamp", times.SAFE))
+    safe = sf.expr(f"CASE WHEN {is_safe} THEN source_timestamp END")
+    return events.withColumn("source_timestamp", safe)

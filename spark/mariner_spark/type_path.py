@@ -4,8 +4,6 @@ The path is the segments joined by ``/``. Within a segment, ``~`` is escaped as 
 ``~1``, as in a JSON pointer (RFC 6901). The type without segments is ``~``; a type of one empty
 segment is the empty string. So types and paths map one to one, and a type is a prefix of another
 one exactly if its path followed by ``/`` is.
-
-:data:`SQL` gives the segments back in Spark's SQL.
 """
 
 import re
@@ -15,11 +13,6 @@ from eventer_bridge.model import EventType
 
 _NO_SEGMENTS: Final = "~"
 
-SQL: Final = (
-    "CASE WHEN type_path = '~' THEN CAST(array() AS array<string>) ELSE"
-    " transform(split(type_path, '/'), s -> replace(replace(s, '~1', '/'), '~0', '~')) END"
-)
-"""Type of the column ``type_path``."""
 _BAD_ESCAPE: Final = re.compile(r"~(?![01])")
 
 

@@ -99,7 +99,8 @@ _ADDRESS: Final = re.compile(r"(?:\[[^\]]+\]|[^:\[\]]+)(?::[0-9]{1,5})?")
     default="UTC",
     show_default=True,
     help="Time zone of the page, as Europe/Berlin; that of --from and --to is in their texts, and"
-    " files have UTC. Buckets of days begin at the midnight of the first event's offset.",
+    " files have UTC. All of the page has its offset at the last event; there, days begin at"
+    " midnight.",
 )
 @click.option(
     "--console",

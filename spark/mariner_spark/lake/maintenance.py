@@ -163,28 +163,28 @@ def update(path: str, *, is_new: bool = False) -> None:
             raise LakeError(f"{lake}: table {name}: {limits.COMMIT_TRIES} commits failed")
 
 
-def behind(lake: Lake, events: DeltaTable, table: DeltaTable) -> int:
-    """Commits of rows to ``events`` that a derived table does not include yet."""
+def behind(lake: Lake, version: int, table: DeltaTable) -> int:
+    """Commits of rows to ``events``, up to a version, that a derived table does not include yet."""
     first = _included(table) + 1
-    changes = _changes(lake, first, events.version())
-    return events.version() + 1 - first if changes is None else sum(map(bool, changes))
+    changes = _changes(lake, first, version)
+    return version + 1 - first if changes is None else sum(map(bool, changes))
 
 
 def find_rollups(
-    lake: Lake, width_us: int, origin_us: int, time: Interval
+    lake: Lake, version: int, width_us: int, origin_us: int, time: Interval
 ) -> rollups.RollupFiles | None:
     """Rollups that say of events of a time what they are in buckets of a width.
 
-    ``origin_us``: where some bucket begins. None: the lake has none of all events, or the buckets
-    or the time begin or end within one. Raises LakeError.
+    ``version``: of ``events``; ``origin_us``: where some bucket begins. None: the lake has none of
+    exactly these events, or the buckets or the time begin or end within one. Raises LakeError.
     """
     table = lake.find(ROLLUPS)
-    if table is None or behind(lake, lake.open(), table):
+    if table is None or _included(table) > version or behind(lake, version, table):
         return None
     edges = [time.first or 0, 0 if time.last is None else time.last + 1]
     for us in sorted(WIDTHS_US.values(), reverse=True):
         if all(i % us == 0 for i in (width_us, origin_us, *edges)):
-            return rollups.find(lake, us, time)
+            return rollups.find(table, us, time)
     return None
 
 
@@ -311,7 +311,7 @@ def info(path: str, *, grace_hours: int = limits.GRACE_HOURS) -> LakeInfo:
                 continue
             unused = lake.files(name).get_file_info(lake.vacuum(name, grace_hours, is_dry=True))
             size = sum(i.size or 0 for i in unused)
-            n_behind = 0 if name == EVENTS else behind(lake, events, table)
+            n_behind = 0 if name == EVENTS else behind(lake, events.version(), table)
             shown[name] = TableInfo(table.version(), *_totals(table), n_behind, len(unused), size)
         files = pa.table(events.get_add_actions(flatten=True)).to_pylist()
     edges = "min.timestamp", "max.timestamp"

@@ -12,7 +12,7 @@ with one commit.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from itertools import pairwise
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -24,7 +24,8 @@ from deltalake import DeltaTable
 from deltalake.transaction import AddAction
 from numpy.typing import NDArray
 
-from mariner_spark import limits, times
+from eventer_bridge.model import EventType
+from mariner_spark import conditions, limits, times
 from mariner_spark.errors import OptionError
 from mariner_spark.lake import tables
 from mariner_spark.lake.sql import ORIGIN_US, WIDTHS_US
@@ -68,19 +69,31 @@ class RollupFiles(NamedTuple):
     time: Interval
     files: list[TableFile]
 
+    def paths(self, types: Sequence[EventType] | None) -> list[str]:
+        """Of files that may have rollups of some types."""
+        has_type = conditions.type_bounds(types)
+        return [i.path for i in self.files if has_type(i.first_type, i.last_type)]
 
-def find(lake: Lake, width_us: int, time: Interval) -> RollupFiles:
+    def conditions(
+        self, types: Sequence[EventType] | None, quote: conditions.Quote = conditions.spark_text
+    ) -> list[str]:
+        """Conditions in SQL that rollups of these types must all satisfy."""
+        found = conditions.within("bucket", self.time)
+        return found if types is None else [*found, conditions.matches(types, quote)]
+
+
+def find(table: DeltaTable, width_us: int, time: Interval) -> RollupFiles:
     """What rollups of a width are made of: the widest ones that are there and divide it.
 
     ``width_us`` is one of :func:`parse_width`; of these the buckets are whole that begin in
-    ``time``, so others are left out. Raises LakeError if the lake has no rollups.
+    ``time``, so others are left out.
     """
     every = [name for name, us in WIDTHS_US.items() if width_us % us == 0][-1]
     first, last = (None if i is None else i - ORIGIN_US for i in time)
     first = None if first is None else -(-first // width_us) * width_us + ORIGIN_US
     last = None if last is None else (last // width_us + 1) * width_us + ORIGIN_US - 1
     whole = Interval(first, last)
-    files = tables.files_of(lake.open(ROLLUPS), ROLLUPS)
+    files = tables.files_of(table, ROLLUPS)
     chosen = [i for i in files if i.partition == every and not i.time.intersection(whole).is_empty]
     return RollupFiles(every, whole, chosen)
 

@@ -112,20 +112,6 @@ def seconds(us: str) -> str:
     return f"({us}) / 1e6"
 
 
-def rank_error(events: Relation, n_rows: str) -> str:
-    """How many ranks a percentile of so many rows of events may be off; 0: it is exact."""
-    if relations.is_exact(events):
-        return "CAST(0 AS BIGINT)"
-    n_off = f"ceil(({n_rows}) / {limits.PERCENTILE_ACCURACY})"
-    is_exact = f"{n_rows} < {limits.PERCENTILE_EXACT_ROWS}"
-    return f"CAST(CASE WHEN {is_exact} THEN 0 ELSE {n_off} END AS BIGINT)"
-
-
-def percentile(number: str, part: float) -> str:
-    """A percentile, of the numbers that are not null."""
-    return f"percentile_approx({number}, {part}, {limits.PERCENTILE_ACCURACY})"
-
-
 # --- buckets ------------------------------------------------------------------------------
 
 _DAY: Final = timedelta(days=1)

@@ -6,15 +6,7 @@ from typing import Final
 
 from mariner_spark import limits
 from mariner_spark.reports import formats, links, views
-from mariner_spark.reports.events import (
-    IS_OF_CORE,
-    percentile,
-    prepare,
-    rank_error,
-    seconds,
-    span_of,
-    to_us,
-)
+from mariner_spark.reports.events import IS_OF_CORE, prepare, seconds, span_of, to_us
 from mariner_spark.reports.relations import R, query
 
 FACTOR: Final = 3.0
@@ -38,10 +30,8 @@ def find_gaps(
     * ``begin``: its last event before the gap; ``end``: its next event, or the end
     * ``silence_s``: seconds between them
     * ``expected_s``: expected interval in seconds: ``expected``, or the median of the type's
-      intervals (zero intervals do not count; types with fewer than ``limits.MIN_INTERVALS`` have
-      no gaps), of which more than ``factor`` are a gap
-    * ``rank_error``: how many ranks the median may be off, because there are many intervals; 0:
-      ``expected_s`` is exact
+      intervals (the lesser of two in the middle; zero intervals do not count; types with fewer than
+      ``limits.MIN_INTERVALS`` have no gaps), of which more than ``factor`` are a gap
     * ``ratio``: ``silence_s`` / ``expected_s``
     * ``is_open``: whether it lasted until the end, which is ``end_us`` (the timestamp of the last
       event of any type, in microseconds) or, without it, that of the last one of ``events``
@@ -52,15 +42,17 @@ def find_gaps(
     events = prepare(events)
     end_us = span_of(events).last if end_us is None else end_us
     usual = f"""
-        SELECT type_path AS usual_of, CAST({percentile("silence_us", 0.5)} AS DOUBLE) AS usual_us,
-            {rank_error(events, "count(*)")} AS rank_error
-        FROM silences WHERE NOT is_open
-        GROUP BY type_path HAVING count(*) >= {limits.MIN_INTERVALS}
+        SELECT type_path AS usual_of, CAST(silence_us AS DOUBLE) AS usual_us
+        FROM (
+            SELECT type_path, silence_us, count(*) OVER (PARTITION BY type_path) AS number,
+                row_number() OVER (PARTITION BY type_path ORDER BY silence_us) AS place
+            FROM silences WHERE NOT is_open
+        ) AS ordered
+        WHERE 2 * place IN (number, number + 1) AND number >= {limits.MIN_INTERVALS}
     """
     if expected is not None:
         usual = f"""
-            SELECT DISTINCT type_path AS usual_of, CAST({to_us(expected)} AS DOUBLE) AS usual_us,
-                CAST(0 AS BIGINT) AS rank_error
+            SELECT DISTINCT type_path AS usual_of, CAST({to_us(expected)} AS DOUBLE) AS usual_us
             FROM silences
         """
     sql = f"""
@@ -78,7 +70,7 @@ def find_gaps(
         ), usual AS ({usual})
         SELECT /*+ BROADCAST(usual) */ type_path, timestamp_micros(begin_us) AS begin,
             timestamp_micros(end_us) AS end, {seconds("silence_us")} AS silence_s,
-            {seconds("usual_us")} AS expected_s, silence_us / usual_us AS ratio, is_open, rank_error
+            {seconds("usual_us")} AS expected_s, silence_us / usual_us AS ratio, is_open
         FROM silences JOIN usual ON type_path = usual_of
         WHERE silence_us > usual_us * {factor if expected is None else 1.0}
     """
@@ -139,13 +131,13 @@ REPORT: Final = views.Report(
     "gaps",
     "Gaps",
     "Types that were silent for longer than expected: for more than three times the median"
-    f" of their intervals, which is {views.ACCURACY}.",
+    " of their intervals.",
     lambda events, i: find_gaps(events, end_us=i.end_us, with_core=i.with_core),
     _view,
     views.columns(
         type_path="Type: path", begin="Silent from: moment", end="Until: moment",
         silence_s="Silence: duration", expected_s="Expected: duration", ratio="Ratio: ratio",
-        is_open="Until the end: flag", rank_error="Ranks off: count",
+        is_open="Until the end: flag",
     ),
     first=lambda found: query(
         "SELECT * FROM {found} AS gap ORDER BY ratio DESC, gap.begin, type_path"

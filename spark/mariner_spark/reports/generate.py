@@ -5,9 +5,9 @@ The events come from a store, a lake or a gateway (``sources``). Runs in the dri
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timezone, tzinfo
 from pathlib import Path
 from typing import Any, Final, NamedTuple
-from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -70,10 +70,11 @@ class Overview(NamedTuple):
 class Found(NamedTuple):
     """Reports that were computed: each with its first rows, and the totals of all.
 
-    ``domain`` is the time of the page.
+    ``domain`` is the time of the page, ``zone`` its clock.
     """
 
     overview: Overview
+    zone: timezone
     domain: views.Domain
     reports: Sequence[tuple[views.Report, pa.Table, views.Row]]
 
@@ -98,6 +99,7 @@ def generate(
     def step(what: str) -> None:
         on_step(what, n_steps)
 
+    job = job.pinned()
     found = _find(source, job, reports, step)
     before = None
     if job.is_compared:
@@ -106,7 +108,7 @@ def generate(
     job.folder.mkdir(parents=True, exist_ok=True)
     for report, table, _ in found.reports:
         _write(table, job.folder / report.name)
-    zone = ZoneInfo(job.zone)
+    zone = found.zone
     sections = [
         Section(report, [_row(report, i, job, zone) for i in table.to_pylist()], totals)
         for report, table, totals in found.reports
@@ -118,14 +120,14 @@ def generate(
         sections=sections,
         domain=found.domain,
         programs=page.chart_programs(),
-        zone=job.zone,
+        zone=zones.title(job.zone, zone),
         comparison=[] if before is None else _compare(reports, found.totals, before.totals),
     )
     (job.folder / PAGE).write_text(text, encoding="utf-8")
     return found.totals
 
 
-def _row(report: views.Report, row: dict[str, Any], job: ReportJob, zone: ZoneInfo) -> views.Row:
+def _row(report: views.Report, row: dict[str, Any], job: ReportJob, zone: tzinfo) -> views.Row:
     """A row as the page shows it: by its clock, and with the address of its events."""
     if job.console is not None:
         with contextlib.suppress(OverflowError):  # a bucket that ends after all moments
@@ -167,13 +169,12 @@ def _find(
     """Compute reports."""
     step("reading events")
     computed = []
-    zone = ZoneInfo(job.zone)
     has_types = job.types is not None
     about_servers = [i for i in reports if i.is_about_servers]
     others = [i for i in reports if not i.is_about_servers]
     with contextlib.ExitStack() as stack:
         # before the events are read: later events must not make a type look silent
-        end_us = sources.last_us(source, job) if has_types else times.MIN_US
+        end_us = sources.end_us(source, job)
         needed = _needed(others if has_types else reports)
         events = stack.enter_context(source.read(job, needed))
         everything, spans = events, []
@@ -183,14 +184,16 @@ def _find(
             spans.append(span_of(everything))
         if len(about_servers) > 1:
             everything = stack.enter_context(relations.persisted(find_runs(everything)))
-        overview = _overview(events, sources.count_unread(source, job, events))
+        n_unread = sources.count_unread(source, job, events) if "value" in needed else 0
+        overview = _overview(events, n_unread)
+        zone = zones.clock(job.zone, overview.extent.span.last)
         settings = views.ReportSettings(
             extent=overview.extent,
             end_us=max(end_us, overview.extent.span.last),
             depth=job.depth,
             with_core=has_types,
             value_path=job.number_path,
-            origin_us=zones.origin_us(overview.extent.span.first, zone),
+            origin_us=zones.origin_us(zone),
         )
         if job.lake is not None and REPORTS["values"] in reports:
             width_us = to_us(bucket_width(overview.extent.span, settings.origin_us))
@@ -204,7 +207,7 @@ def _find(
     first = min(span.first for span in spans)
     last = max(settings.end_us, *(span.last for span in spans))
     begin, end = (views.ms(zones.at(times.to_datetime(us), zone)) for us in (first, last))
-    return Found(overview, (begin, end), computed)
+    return Found(overview, zone, (begin, end), computed)
 
 
 _OVERVIEW_NEEDS: Final = ("server", "type_path", "timestamp", "payload_bytes")
@@ -259,7 +262,7 @@ def _without_formulas(table: pa.Table) -> pa.Table:
     return table
 
 
-def _about(job: ReportJob, overview: Overview, zone: ZoneInfo) -> list[Fact]:
+def _about(job: ReportJob, overview: Overview, zone: timezone) -> list[Fact]:
     moments = (zones.at(times.to_datetime(us), zone) for us in overview.extent.span)
     first, last = map(formats.moment, moments)
     types = "all" if job.types is None else ", ".join("/".join(i) for i in job.types)
@@ -269,7 +272,7 @@ def _about(job: ReportJob, overview: Overview, zone: ZoneInfo) -> list[Fact]:
         ("From", job.first),
         ("To", job.last),
         ("Numbers", job.number_path),
-        ("Time zone", None if job.zone == "UTC" else job.zone),
+        ("Time zone", None if job.zone == "UTC" else zones.title(job.zone, zone)),
         ("Events", f"{first} to {last}" if overview.extent.events else None),
     )
     return [Fact(title, formats.text(text)) for title, text in requested if text is not None]

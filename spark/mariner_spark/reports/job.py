@@ -25,7 +25,8 @@ class ReportJob(NamedTuple):
     created, and files in it are replaced. ``value_path`` is that of the number in a payload
     (``values``); None: the lake's, or ``values.DEFAULT_PATH``. ``depth``: number of segments of a
     type prefix. ``zone`` is the time zone of the page, ``console`` the address of a console that it
-    leads to; ``is_compared``: with the span before.
+    leads to; ``is_compared``: with the span before. ``version`` of a lake's table ``events`` is the
+    one that all of the job sees; None: the latest.
     """
 
     source: Mapping[str, Any]
@@ -40,6 +41,7 @@ class ReportJob(NamedTuple):
     zone: str = "UTC"
     console: str | None = None
     is_compared: bool = False
+    version: int | None = None
 
     @property
     def selection(self) -> dict[str, Any]:
@@ -50,6 +52,12 @@ class ReportJob(NamedTuple):
     def lake(self) -> str | None:
         """The lake, if the source is one."""
         return self.source.get("lake")
+
+    def pinned(self) -> "ReportJob":
+        """The same; of a lake, about its present version. Raises LakeError."""
+        if self.lake is None:
+            return self
+        return self._replace(version=Lake(self.lake).open().version())
 
     @property
     def number_path(self) -> str:

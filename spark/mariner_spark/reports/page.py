@@ -84,7 +84,7 @@ def render(
 ) -> str:  # fmt: skip
     """The page; without ``facts``, there are no events. ``programs``: :func:`chart_programs`.
 
-    ``zone``: the time zone of the rows' moments.
+    ``zone``: the title of the time zone of the rows' moments.
     """
     specs: dict[str, Any] = {}
     shown = [_section(section, domain, specs) for section in sections]

@@ -23,6 +23,9 @@ import duckdb
 import pyarrow as pa
 from duckdb import DuckDBPyConnection, DuckDBPyRelation
 
+from mariner_spark import limits
+from mariner_spark.conditions import spark_text, to_hex
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
@@ -35,8 +38,6 @@ _MACROS: Final = {
     "substring_index(text, separator, number)": (
         "array_to_string(string_split(text, separator)[1:number], separator)"
     ),
-    # exact, whatever the accuracy
-    "percentile_approx(number, part, accuracy)": "quantile_disc(number, part)",
     "regexp_like(text, pattern)": "regexp_matches(text, pattern)",
 }
 """Functions of Spark by what they are in DuckDB."""
@@ -51,11 +52,6 @@ def connect() -> DuckDBPyConnection:
     for function, body in _MACROS.items():
         connection.execute(f"CREATE OR REPLACE TEMP MACRO {function} AS {body}")
     return connection
-
-
-def is_exact(relation: Relation) -> bool:
-    """Whether percentiles of a relation are exact, of however many rows."""
-    return isinstance(relation, DuckDBPyRelation)
 
 
 def query(sql: str, **relations: R) -> R:
@@ -77,9 +73,12 @@ def text(like: Relation, value: str | None) -> str:
     """A string, or none, in a query of relations like this one."""
     if value is None:
         return "CAST(NULL AS STRING)"
-    digits = value.encode("utf-8", "replace").hex()
-    is_duckdb = isinstance(like, DuckDBPyRelation)
-    return f"decode(from_hex('{digits}'))" if is_duckdb else f"CAST(X'{digits}' AS STRING)"
+    return duckdb_text(value) if isinstance(like, DuckDBPyRelation) else spark_text(value)
+
+
+def duckdb_text(value: str) -> str:
+    """A text in a query of DuckDB."""
+    return f"decode(from_hex('{to_hex(value)}'))"
 
 
 # --- results ------------------------------------------------------------------------------
@@ -111,6 +110,11 @@ def to_arrow(relation: Relation) -> pa.Table:
         relation.to_arrow_table() if isinstance(relation, DuckDBPyRelation) else relation.toArrow()
     )
     return found.cast(pa.schema([pa.field(i.name, _arrow_type(i.type)) for i in found.schema]))
+
+
+def batches(relation: DuckDBPyRelation) -> Iterator[pa.RecordBatch]:
+    """All rows, a few at a time."""
+    yield from relation.to_arrow_reader(limits.FETCHED_ROWS)
 
 
 def _arrow_type(found: pa.DataType) -> pa.DataType:

@@ -7,39 +7,39 @@ gateway are read as Spark's tasks do, by this process and others, into temporary
 import contextlib
 import os
 import tempfile
+import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from duckdb import ColumnExpression, ConstantExpression, DuckDBPyConnection, DuckDBPyRelation
+from duckdb import DuckDBPyConnection, DuckDBPyRelation
 from pyspark.sql.types import StructType
 
-from eventer_bridge.subscription import Subscription
-from mariner_spark import limits, reader, schema, times, type_path, values
+from mariner_spark import conditions, limits, reader, schema, times, values
 from mariner_spark.lake.ingest import do_all, processes
 from mariner_spark.lake.maintenance import count, find_rollups
+from mariner_spark.lake.rollups import RollupFiles
 from mariner_spark.lake.tables import EVENTS, ROLLUPS, Lake
 from mariner_spark.reports import relations
 from mariner_spark.reports.events import prepare, span_of
 from mariner_spark.reports.job import ReportJob
 from mariner_spark.reports.relations import Relation, query
 from mariner_spark.source import network, options, snapshots, store
-from mariner_spark.source.options import Selection
 from mariner_spark.source.rows import Columns
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 Engine: TypeAlias = Literal["spark", "duckdb"]
 
 
 class EventSource(Protocol):
-    """Reads events."""
+    """Reads events; of a lake, those of the job's version."""
 
     def read(self, job: ReportJob, columns: Collection[str]) -> AbstractContextManager[Relation]:
         """The prepared events of a job, with these columns at least."""
@@ -47,45 +47,48 @@ class EventSource(Protocol):
     def read_lake(self, job: ReportJob) -> Relation:
         """The events of a job about a lake, as the lake has them."""
 
+    def count_unread(self, job: ReportJob) -> int:
+        """How many of those have a number that cannot be read."""
+
     def read_rollups(self, job: ReportJob, width_us: int, origin_us: int) -> "Relation | None":
         """The rollups of those, of which buckets can be made (``maintenance.find_rollups``)."""
 
 
-def last_us(source: EventSource, job: ReportJob) -> int:
-    """Timestamp in microseconds of the last event of a job's time, of any type, to find silence.
+def end_us(source: EventSource, job: ReportJob) -> int:
+    """Timestamp in microseconds until when a job sees silence.
 
-    For a store or a gateway it takes one look-up.
+    It is the end of the job's time, but not after this moment; or that of the last event of any
+    type, for which a store or a gateway takes one look-up. Without types, it is not before the last
+    event of the job, either.
     """
-    time = job.options.selection.time
+    if job.last is not None:
+        return min(times.parse_last(job.last), time.time_ns() // 1_000)
+    if job.types is None:
+        return times.MIN_US
     if job.lake is not None:
         return span_of(source.read_lake(job._replace(types=None))).last
     if job.options.path is not None:
-        found = store.last_timestamp(job.options.path, snapshots.this_driver(), time)
+        found = store.last_timestamp(
+            job.options.path, snapshots.this_driver(), job.options.selection.time
+        )
     else:
-        found = network.last_timestamp(job.options.gateway, time)
+        found = network.last_timestamp(job.options.gateway, job.options.selection.time)
     return times.MIN_US if found is None else times.to_us(found)
 
 
-# In valid JSON, a number beyond all doubles has one of these.
-_LARGE_NUMBER: Final = '(^|[^0-9a-zA-Z_.+"-])-?[0-9][0-9.]*[eE][+]?[0-9]{{3}}|[0-9]{{200}}'
-
-
 def count_unread(source: EventSource, job: ReportJob, events: Relation) -> int:
-    """Number of the events whose number cannot be read; 0 if nobody asked for numbers."""
-    if "value_unread" in events.columns:
-        sql = "SELECT count(CASE WHEN value_unread THEN 1 END) AS unread FROM {events}"
-        return int(relations.row(query(sql, events=events))["unread"])
-    if job.lake is None:
-        return 0
-    # a lake has the numbers only, and the payloads that those may be missing of are few
-    sql = f"""
-        SELECT payload_json FROM {{events}}
-        WHERE value IS NULL AND payload_kind = 'json'
-            AND regexp_like(payload_json, '{_LARGE_NUMBER}')
-    """
-    found = relations.to_arrow(query(sql, events=source.read_lake(job)))
-    texts = found.column("payload_json").combine_chunks()
-    return int(values.find(texts, job.number_path).unread.true_count)
+    """Number of the events, of which numbers are asked for, whose number cannot be read."""
+    if job.lake is not None:
+        return source.count_unread(job)
+    sql = "SELECT count(CASE WHEN value_unread THEN 1 END) AS unread FROM {events}"
+    return int(relations.row(query(sql, events=events))["unread"])
+
+
+_NULL_WITH_NUMBER: Final = """
+    SELECT payload_json FROM {events} WHERE value IS NULL AND payload_kind = 'json' AND regexp_like(
+        payload_json, '(^|[^0-9a-zA-Z_.+"-])-?[0-9][0-9.]*[eE][+]?[0-9]{{3}}|[0-9]{{200}}')
+"""
+"""Payloads that may have a number beyond all doubles: few."""
 
 
 class SparkSource(NamedTuple):
@@ -105,28 +108,34 @@ class SparkSource(NamedTuple):
         with relations.persisted(events) as kept:
             yield kept
 
-    def read_lake(self, job: ReportJob) -> Relation:
+    def read_lake(self, job: ReportJob) -> "DataFrame":
         """See :class:`EventSource`."""
         assert job.lake is not None
-        return reader.read_events(self.spark, job.lake, job.options.selection)
+        selection = job.options.selection
+        return reader.read_events(self.spark, job.lake, selection, version=job.version)
+
+    def count_unread(self, job: ReportJob) -> int:
+        """See :class:`EventSource`."""
+        found = query(_NULL_WITH_NUMBER, events=self.read_lake(job))
+        return reader.with_value(found, job.number_path).where("value_unread").count()
 
     def read_rollups(self, job: ReportJob, width_us: int, origin_us: int) -> "Relation | None":
         """See :class:`EventSource`."""
-        assert job.lake is not None
-        lake, selection = Lake(job.lake), job.options.selection
-        found = find_rollups(lake, width_us, origin_us, selection.time)
-        return None if found is None else reader.pieces(self.spark, lake, found, selection.types)
+        found = _find_rollups(job, width_us, origin_us)
+        if found is None:
+            return None
+        return reader.pieces(self.spark, Lake(str(job.lake)), found, job.options.selection.types)
 
 
 class DuckDBSource(NamedTuple):
     """Reads events with DuckDB; temporary files are in a folder.
 
-    ``n_events``: about how many events the store has.
+    ``n_events``: about how many events there are; None: unknown.
     """
 
     connection: DuckDBPyConnection
     folder: Path
-    n_events: int
+    n_events: int | None
 
     @contextlib.contextmanager
     def read(self, job: ReportJob, columns: Collection[str]) -> Iterator[Relation]:
@@ -134,28 +143,35 @@ class DuckDBSource(NamedTuple):
         if job.lake is not None:
             yield prepare(self.read_lake(job))
             return
-        read, parts, wanted = _plan(job, columns, 1 + self.n_events // limits.PART_ROWS)
-        with processes() as pool:
-            written = do_all(pool, partial(_write, self.folder, wanted, read), parts)
-        yield self._of_files([i for i in written if i is not None], wanted)
+        read, parts, wanted = _plan(job, columns, 1 + (self.n_events or 0) // limits.PART_ROWS)
+        with tempfile.TemporaryDirectory(dir=self.folder) as folder:
+            with processes() as pool:
+                written = do_all(pool, partial(_write, Path(folder), wanted, read), parts)
+            yield self._of_files([i for i in written if i is not None], wanted)
 
-    def read_lake(self, job: ReportJob) -> Relation:
+    def read_lake(self, job: ReportJob) -> DuckDBPyRelation:
         """See :class:`EventSource`."""
         assert job.lake is not None
         lake, selection = Lake(job.lake), job.options.selection
-        paths = reader.select_files(lake, lake.open(), selection)
-        return _select(self._of_lake(lake, EVENTS, paths, schema.LAKE_SCHEMA), selection)
+        paths = reader.select_files(lake, lake.open(EVENTS, job.version), selection)
+        rows = self._of_lake(lake, EVENTS, paths, schema.LAKE_SCHEMA)
+        return _where(rows, conditions.of_selection(selection, relations.duckdb_text))
+
+    def count_unread(self, job: ReportJob) -> int:
+        """See :class:`EventSource`."""
+        found = query(_NULL_WITH_NUMBER, events=self.read_lake(job))
+        texts = (i.column("payload_json") for i in relations.batches(found))
+        return sum(values.find(i, job.number_path).unread.true_count for i in texts)
 
     def read_rollups(self, job: ReportJob, width_us: int, origin_us: int) -> "Relation | None":
         """See :class:`EventSource`."""
-        assert job.lake is not None
-        lake, selection = Lake(job.lake), job.options.selection
-        found = find_rollups(lake, width_us, origin_us, selection.time)
+        found = _find_rollups(job, width_us, origin_us)
         if found is None:
             return None
-        paths = [i.path for i in found.files]
-        rows = self._of_lake(lake, ROLLUPS, paths, schema.ROLLUP_SCHEMA)
-        return _select(rows, Selection(selection.types, found.time), "bucket")
+        types = job.options.selection.types
+        paths = found.paths(types)
+        rows = self._of_lake(Lake(str(job.lake)), ROLLUPS, paths, schema.ROLLUP_SCHEMA)
+        return _where(rows, found.conditions(types, relations.duckdb_text))
 
     def _of_lake(
         self, lake: Lake, table: str, paths: Sequence[str], columns: StructType
@@ -171,20 +187,27 @@ class DuckDBSource(NamedTuple):
         )
 
     def _of_files(self, paths: Sequence[str], wanted: pa.Schema) -> DuckDBPyRelation:
+        """Rows of files of this machine; what a file lacks is null, as Delta has it."""
+        nothing = self.connection.from_arrow(wanted.empty_table())
         if not paths:
-            return self.connection.from_arrow(wanted.empty_table())
-        names = ", ".join(f'"{name}"' for name in wanted.names)
-        return self.connection.read_parquet([_escaped(i) for i in paths]).project(names)
+            return nothing
+        found = self.connection.read_parquet([_escaped(i) for i in paths], union_by_name=True)
+        known = set(found.columns)
+        columns = (
+            f'"{name}"' if name in known else f'CAST(NULL AS {kind}) AS "{name}"'
+            for name, kind in zip(nothing.columns, nothing.types, strict=True)
+        )
+        return found.project(", ".join(columns))
 
 
 @contextlib.contextmanager
-def open_duckdb(n_events: int) -> Iterator[DuckDBSource]:
+def open_duckdb(n_events: int | None) -> Iterator[DuckDBSource]:
     """Read so many events with DuckDB: in bounded memory, with temporary files that are removed.
 
-    If there are many, this process gets a low priority, as Java does: a gateway on this machine
-    goes first.
+    If there are many, or it is unknown, this process gets a low priority, as Java does: a gateway
+    on this machine goes first.
     """
-    if n_events > limits.PART_ROWS:
+    if n_events is None or n_events > limits.PART_ROWS:
         priority = max(os.getpriority(os.PRIO_PROCESS, 0), limits.NICENESS)
         os.setpriority(os.PRIO_PROCESS, 0, priority)
     with (
@@ -196,21 +219,28 @@ def open_duckdb(n_events: int) -> Iterator[DuckDBSource]:
         yield DuckDBSource(connection, Path(folder), n_events)
 
 
-def choose(n_events: int) -> Engine:
+def choose(n_events: int | None) -> Engine:
     """The engine for so many events: Spark for very many, and if a session of it is given."""
     is_given = "PYSPARK_GATEWAY_PORT" in os.environ or "SPARK_REMOTE" in os.environ
-    return "spark" if is_given or n_events > limits.DUCKDB_EVENTS else "duckdb"
+    return "spark" if is_given or (n_events or 0) > limits.DUCKDB_EVENTS else "duckdb"
 
 
-def count_events(job: ReportJob) -> int:
-    """Number of events in the store or the lake of a job, an estimate; 0: of a gateway."""
+def count_events(job: ReportJob) -> int | None:
+    """Number of events in the store or the lake of a job, an estimate; None: of a gateway."""
     if job.lake is not None:
         return count(job.lake)[0]
     path = job.options.path
-    return 0 if path is None else store.count(path, snapshots.this_driver())
+    return None if path is None else store.count(path, snapshots.this_driver())
 
 
 # --- parts --------------------------------------------------------------------------------
+
+
+def _find_rollups(job: ReportJob, width_us: int, origin_us: int) -> RollupFiles | None:
+    assert job.lake is not None
+    assert job.version is not None
+    moments = job.options.selection.time
+    return find_rollups(Lake(job.lake), job.version, width_us, origin_us, moments)
 
 
 def _in_order(columns: Collection[str]) -> list[str]:
@@ -270,20 +300,5 @@ def _escaped(path: str) -> str:
     return "".join(f"[{i}]" if i in "[*?" else i for i in path)
 
 
-def _select(
-    events: DuckDBPyRelation, selection: Selection, column: str = "timestamp"
-) -> DuckDBPyRelation:
-    """Those rows of a lake that are of a time, by a column, and of types."""
-    first, last = selection.time
-    if first is not None and first > times.MIN_US:
-        events = events.filter(f"{column} >= timestamp_micros({first})")
-    if last is not None and last < times.MAX_US:
-        events = events.filter(f"{column} <= timestamp_micros({last})")
-    if selection.types is None:
-        return events
-    subscription = Subscription(selection.types)
-    paths = [path for (path,) in events.project("type_path").distinct().fetchall()]
-    chosen = [i for i in paths if subscription.matches(type_path.decode(i))]
-    if not chosen:
-        return events.filter("FALSE")
-    return events.filter(ColumnExpression("type_path").isin(*map(ConstantExpression, chosen)))
+def _where(rows: DuckDBPyRelation, found: Iterable[str]) -> DuckDBPyRelation:
+    return reduce(DuckDBPyRelation.filter, found, rows)

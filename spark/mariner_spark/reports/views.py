@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar, cast
 
-from mariner_spark import limits, times
+from mariner_spark import times
 from mariner_spark.reports import formats
 from mariner_spark.reports.events import ORIGIN_US, Extent
 from mariner_spark.reports.links import Behind
@@ -34,7 +34,7 @@ N_BARS: Final = 15
 
 
 class ReportSettings(NamedTuple):
-    """Settings of a report; ``end_us``: timestamp of the last event of any type, in microseconds.
+    """Settings of a report; ``end_us``: until when silence lasts, in microseconds.
 
     ``depth``: segments of a type prefix; ``with_core``: the core's own types were selected by name;
     ``value_path``: that of the numbers; ``origin_us``: where any bucket begins; ``rollups``: of a
@@ -172,7 +172,7 @@ _UNITS_OF_TIME: Final = (
 
 
 def ms(moment: datetime) -> float:
-    """Milliseconds of a moment by the clock of its time zone."""
+    """Milliseconds of a moment by the clock of its offset, which is that of all the page."""
     return times.from_datetime(moment.replace(tzinfo=UTC)) / 1_000
 
 
@@ -337,12 +337,6 @@ def timeline(
     spec = chart(marks, ROW_PX * len(names) + AXIS_PX, mark=mark, encoding=encoding)
     return [Chart(title, spec, note, legend=tuple(used.items()))]
 
-
-ACCURACY: Final = (
-    f"exact below {limits.PERCENTILE_EXACT_ROWS:,}; of more, its rank is off by at most one in"
-    f" {limits.PERCENTILE_ACCURACY:,}"
-)
-"""Of a percentile of a number of things."""
 
 # --- texts --------------------------------------------------------------------------------
 

@@ -1,11 +1,11 @@
 """Moments by the clock of the page's time zone.
 
-A moment has the offset that its zone has at that moment, and not the zone itself: so its fields are
-those of the clock, and differences are right over a change of the clock.
+All of a page has one offset from UTC, that of its last event: so an hour that comes twice, when
+clocks are set back, has two places on an axis, and all days have 24 hours.
 """
 
 import contextlib
-from datetime import datetime, timedelta, timezone, tzinfo
+from datetime import UTC, datetime, timezone, tzinfo
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -23,11 +23,18 @@ def check(name: str) -> None:
         raise OptionError("time_zone", text) from e
 
 
+def clock(name: str, us: int) -> timezone:
+    """The offset that a zone has at a moment; UTC, if that is out of range."""
+    with contextlib.suppress(OverflowError):
+        if offset := times.to_datetime(us).astimezone(ZoneInfo(name)).utcoffset():
+            return timezone(offset)
+    return UTC
+
+
 def at(moment: datetime, zone: tzinfo) -> datetime:
     """The same moment by the clock of a zone; by its own, if that is out of range."""
     with contextlib.suppress(OverflowError):
-        local = moment.astimezone(zone)
-        return local.replace(tzinfo=timezone(local.utcoffset() or timedelta()))
+        return moment.astimezone(zone)
     return moment
 
 
@@ -36,6 +43,11 @@ def row_at(row: dict[str, Any], zone: tzinfo) -> dict[str, Any]:
     return {name: at(i, zone) if isinstance(i, datetime) else i for name, i in row.items()}
 
 
-def origin_us(us: int, zone: tzinfo) -> int:
-    """Where a bucket begins that is one of the zone's, by its offset at a moment."""
-    return ORIGIN_US - to_us(at(times.to_datetime(us), zone).utcoffset() or timedelta())
+def origin_us(zone: timezone) -> int:
+    """Where a bucket begins that is one of the zone's."""
+    return ORIGIN_US - to_us(zone.utcoffset(None))
+
+
+def title(name: str, zone: timezone) -> str:
+    """What the times of a page are: ``Europe/Berlin, UTC+02:00``."""
+    return "UTC" if name == "UTC" else f"{name}, {zone.tzname(None)}"

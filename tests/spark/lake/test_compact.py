@@ -19,6 +19,7 @@ from mariner_spark.lake.tables import write_rows as write
 from tests.spark.lake.beside import SIZE, work_beside
 from tests.spark.lake.support import append, commit, draw_events, named, opened, stored
 from tests.spark.lake.support import write as write_files
+from tests.spark.reports.support import run_report, table
 from tests.spark.support import COLUMNS, plain_events, rows_of
 
 DAYS_S = 86_400
@@ -149,8 +150,8 @@ def test_files_of_other_tools(tmp_path: Path) -> None:
     pq.write_table(without, tmp_path / "events" / path)
     size = (tmp_path / "events" / path).stat().st_size
     add = AddAction(path, size, {"date": "2025-01-01"}, 0, True, "{}")
-    table = opened(tmp_path)
-    table.create_write_transaction([add], "append", table.schema(), ["date"])
+    events = opened(tmp_path)
+    events.create_write_transaction([add], "append", events.schema(), ["date"])
     foreign = rows[:3].select(list(COLUMNS)).to_pylist()
     expected = sorted([*rows_of(plain_events(210)), *foreign], key=str)
     for is_by_type in (False, True):
@@ -159,6 +160,9 @@ def test_files_of_other_tools(tmp_path: Path) -> None:
         assert len(named(tmp_path)) == 2
     assert path in named(tmp_path)
     maintenance.update(str(tmp_path), is_new=True)
+    result = run_report("all", "--lake", tmp_path, "--out", tmp_path / "out", "--engine", "duckdb")
+    assert result.exit_code == 0, result
+    assert sum(row["events"] for row in table(tmp_path / "out", "top")) == len(expected)
 
 
 @pytest.mark.parametrize(

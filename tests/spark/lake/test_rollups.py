@@ -126,7 +126,7 @@ def test_reading(spark: SparkSession, nasty_lake: Path) -> None:
         width_us = rollups.parse_width(every)
         expected = in_order(buckets(events, timedelta(microseconds=width_us)))
         assert len(expected) > 20
-        found = rollups.find(Lake(str(nasty_lake)), width_us, EVER)
+        found = rollups.find(Lake(str(nasty_lake)).open(ROLLUPS), width_us, EVER)
         paths = [str(nasty_lake / ROLLUPS / i.path) for i in found.files]
         query = sql.buckets(f"read_parquet({paths})", width_us, sql.DIALECTS["duckdb"])
         with duckdb.connect() as connection:
@@ -240,10 +240,11 @@ def test_only_rollups_that_say_all_of_a_selection_are_used_for_it(tmp_path: Path
     day, hour, minute = (sql.WIDTHS_US[i] for i in ("1d", "1h", "1m"))
 
     def found(width_us: int, origin_us: int = sql.ORIGIN_US, time: Interval = EVER) -> str | None:
-        files = maintenance.find_rollups(lake, width_us, origin_us, time)
+        files = maintenance.find_rollups(lake, version, width_us, origin_us, time)
         return files and files.every
 
     append(tmp_path, plain_events(10))
+    version = lake.open().version()
     assert found(day) is None  # there are none yet
     maintenance.update(str(tmp_path))
     assert found(day) == found(7 * day) == "1d"
@@ -254,4 +255,11 @@ def test_only_rollups_that_say_all_of_a_selection_are_used_for_it(tmp_path: Path
     assert found(day, time=Interval(5 * hour, 9 * day - 1)) == "1h"
     assert found(day, time=Interval(5 * hour, 9 * day)) is None
     append(tmp_path, plain_events(20))
+    assert found(day) == "1d"
+    maintenance.update(str(tmp_path))
+    assert found(day) is None  # they have others as well
+    version = lake.open().version()
+    assert found(day) == "1d"
+    append(tmp_path, plain_events(30))
+    version = lake.open().version()
     assert found(day) is None  # they lack some

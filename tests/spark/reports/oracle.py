@@ -291,7 +291,6 @@ class Oracle:
                     "expected_s": usual / 1e6,
                     "ratio": (later - sooner) / usual,
                     "is_open": sooner == moments[-1],
-                    "rank_error": 0,
                 }
                 for sooner, later in pairwise([*moments, end])
                 if later - sooner > 3 * usual
@@ -330,7 +329,6 @@ class Oracle:
                     "min_s": found[0] / 1e6 if found else None,
                     **percentiles,
                     "max_s": found[-1] / 1e6 if found else None,
-                    "rank_error": 0,
                 }
             )
         return sorted(rows, key=lambda i: (-i["with_source"], i["prefix"]))

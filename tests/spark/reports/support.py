@@ -1,5 +1,7 @@
 """Data frames of events written by hand, reports as rows of Python, and the command."""
 
+import json
+import re
 from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
@@ -34,11 +36,9 @@ COLUMNS: Final = {
     " max double, mean double, first double, last double, time_mean double,"
     " unit string",
     "gaps": "type_path string, begin timestamp, end timestamp, silence_s double,"
-    " expected_s double, ratio double, is_open boolean,"
-    " rank_error bigint",
+    " expected_s double, ratio double, is_open boolean",
     "latency": "prefix string, events bigint, with_source bigint, late bigint, future bigint,"
-    " min_s double, p50_s double, p95_s double, p99_s double, max_s double,"
-    " rank_error bigint",
+    " min_s double, p50_s double, p95_s double, p99_s double, max_s double",
     "availability": "server bigint, kind string, name string, runs bigint, killed bigint,"
     " first timestamp, last timestamp, up_s double, down_s double, share double,"
     " longest_down_s double, is_up boolean",
@@ -137,3 +137,10 @@ def table(folder: Path, name: str) -> list[dict[str, Any]]:
     """Rows of a report of the command."""
     rows: list[dict[str, Any]] = pyarrow.parquet.read_table(folder / f"{name}.parquet").to_pylist()
     return rows
+
+
+def charts_of(text: str) -> dict[str, Any]:
+    """Specifications of the charts of a page, by name."""
+    [found] = re.findall(r'<script type="application/json" id="charts">(.*?)</script>', text)
+    charts: dict[str, Any] = json.loads(found)
+    return charts

@@ -3,7 +3,8 @@
 import html
 import re
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 from zoneinfo import ZoneInfo
@@ -13,7 +14,7 @@ from msgspec import Raw
 
 from eventer_bridge.model import Event, EventId, JsonPayload, Timestamp
 from mariner_spark.reports import formats
-from tests.spark.reports.support import run_report, table
+from tests.spark.reports.support import charts_of, run_report, table
 from tests.spark.support import fill
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -61,14 +62,36 @@ def cells(page: str, report: str) -> Iterator[list[str]]:
 
 def test_times_are_those_of_the_zone(store: Path, tmp_path: Path) -> None:
     page = make(store, tmp_path, "activity", "--time-zone", "Europe/Berlin")
-    assert "Times are those of Europe/Berlin." in page
-    begin = [row[1] for row in cells(page, "activity")]
-    # buckets of six hours go on through the change, and are named by the clock
-    place = begin.index("2025-03-30 00:00:00")
-    assert begin[place : place + 2] == ["2025-03-30 00:00:00", "2025-03-30 07:00:00"]
+    zone = "Europe/Berlin, UTC+02:00"
+    assert f"<dd>{zone}</dd>" in page
+    assert f"Times are {zone} throughout, the offset at the last event." in page
+    begin = [datetime.fromisoformat(f"{row[1]}+02:00") for row in cells(page, "activity")]
     stored = [row["bucket"] for row in table(tmp_path, "activity")]
-    assert (stored[place + 1] - stored[place]) == timedelta(hours=6)
-    assert stored[place].astimezone(BERLIN).strftime("%H:%M") == "00:00"
+    assert begin == stored[: len(begin)]
+    assert {i.strftime("%H:%M") for i in begin} == {"00:00", "06:00", "12:00", "18:00"}
+    assert begin[0] < CHANGE < begin[-1]
+
+
+def test_an_hour_that_comes_twice_is_drawn_twice(tmp_path: Path) -> None:
+    """It is the one before 01:00 UTC, and the one after."""
+    begin_s = int(datetime(2025, 10, 26, 0, tzinfo=UTC).timestamp())
+    moments = [Timestamp(begin_s + 600 * i, 0) for i in range(12)]
+    fill(
+        tmp_path / "events",
+        [
+            Event(EventId(7, i, 1), ("a",), moment, None, JsonPayload(Raw(b"%d" % i)))
+            for i, moment in enumerate(moments, 1)
+        ],
+    )
+    page = make(tmp_path / "events", tmp_path, "activity", "values", "--time-zone", "Europe/Berlin")
+    assert "Times are Europe/Berlin, UTC+01:00 throughout" in page
+    for name, field in (("activity-0", "begin"), ("values-0", "time")):
+        marks = charts_of(page)[name]["data"]["values"]
+        places = [mark[field] for mark in marks if "when" in mark]
+        assert [later - sooner for sooner, later in pairwise(places)] == [600_000] * 11
+    shown = [row[1] for row in cells(page, "activity")]
+    assert shown[0] == "2025-10-26 01:00:00"
+    assert shown[-1] == "2025-10-26 02:50:00"
 
 
 def test_days_begin_at_midnight_of_the_zone(store: Path, tmp_path: Path) -> None:
@@ -123,6 +146,12 @@ def test_a_condition_that_holds_is_an_exit_code(store: Path, tmp_path: Path) -> 
         "mariner: error: gaps.longest_s > 3600: it is 111600; values.numbers < 1000: it is 370\n"
     )
     assert run_report(*asked, "--fail-if", "gaps.longest_s > 1e6").exit_code == 0
+    # until the end of the time that is asked for, if it is over
+    silent = run_report(*asked, "--to", "2025-05-01", "--fail-if", "gaps.longest_s > 2e6")
+    [open_gap] = [row for row in table(tmp_path, "gaps") if row["is_open"]]
+    assert open_gap["end"] == datetime(2025, 5, 2, tzinfo=UTC) - timedelta(microseconds=1)
+    seconds = f"{open_gap['silence_s']:.6f}"
+    assert silent.stderr == f"mariner: error: gaps.longest_s > 2000000: it is {seconds}\n"
     # nothing was silent that is not there
     nothing = run_report(*asked, "--type", "other", "--fail-if", "gaps.longest_s > 1")
     assert nothing.exit_code == 0

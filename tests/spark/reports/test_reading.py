@@ -1,25 +1,30 @@
 """Which events reports are about: of a lake, by types; and of a store, read as often as needed."""
 
+import time
 from pathlib import Path
 from typing import Final
 
+import pyarrow as pa
 import pytest
+from duckdb import DuckDBPyConnection
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as sf
 
 import mariner_spark
 from eventer_bridge.model import EventType
 from eventer_bridge.subscription import Subscription
 from mariner_spark import times, type_path
-from mariner_spark.reader import matches, type_bounds
+from mariner_spark.conditions import matches, type_bounds
+from mariner_spark.lake import maintenance
 from mariner_spark.reports import relations, sources
 from mariner_spark.reports.events import Span, extent_of, prepare
-from mariner_spark.reports.generate import REPORTS
+from mariner_spark.reports.generate import REPORTS, generate
 from mariner_spark.reports.job import ReportJob
 from mariner_spark.reports.views import ReportSettings
 from tests.spark.lake.support import append
-from tests.spark.reports.support import N_EVENTS, Reported, S, table
+from tests.spark.reports.support import N_EVENTS, T0, Reported, S, at, table
 from tests.spark.support import event_types, few, not_simplest, plain_events
 
 _segments: Final = st.sampled_from(("", "a", "b", "/", "~", "?"))
@@ -37,17 +42,23 @@ _few_types: Final = st.lists(_segments.filter(lambda i: i != "?"), max_size=4).m
     st.lists(_patterns, min_size=30, max_size=40),
 )
 def test_types_are_chosen_as_by_subscriptions(
-    spark: SparkSession, types: list[EventType], patterns: list[EventType]
+    spark: SparkSession,
+    duck: DuckDBPyConnection,
+    types: list[EventType],
+    patterns: list[EventType],
 ) -> None:
-    rows = [(list(i), type_path.encode(i)) for i in types]
-    frame = spark.createDataFrame(rows, "type array<string>, type_path string").coalesce(1)
-    columns = [matches([pattern]) for pattern in patterns] + [matches(patterns)]
-    found = [tuple(row) for row in frame.select(*columns).collect()]
+    paths = [type_path.encode(i) for i in types]
+    wanted = [*([pattern] for pattern in patterns), patterns]
+    frame = spark.createDataFrame([(i,) for i in paths], "type_path string").coalesce(1)
+    found = [tuple(row) for row in frame.select(*(sf.expr(matches(i)) for i in wanted)).collect()]
+    rows = duck.from_arrow(pa.table({"type_path": paths}))
+    by_duckdb = ", ".join(f"({matches(i, relations.duckdb_text)})" for i in wanted)
+    assert rows.project(by_duckdb).fetchall() == found
     chosen = [Subscription([pattern]) for pattern in patterns] + [Subscription(patterns)]
     expected = [tuple(i.matches(event_type) for i in chosen) for event_type in types]
     assert found == expected
     # a file with just this type
-    for (_, path), matched in zip(rows, expected, strict=True):
+    for path, matched in zip(paths, expected, strict=True):
         for pattern, does_match in zip(patterns, matched[:-1], strict=True):
             assert type_bounds([pattern])(path, path) or not does_match
 
@@ -71,15 +82,40 @@ def test_a_report_is_the_same_of_events_that_are_not_kept(
     assert found or name == "gaps"
 
 
-def test_the_last_event_of_all(reported: Reported, tmp_path: Path) -> None:
+def test_silence_lasts_until_the_end_of_the_time_or_the_last_event_of_all(
+    reported: Reported, tmp_path: Path
+) -> None:
     stored = plain_events(N_EVENTS)
     append(tmp_path / "lake", stored)
     last = times.to_us(stored[-1].timestamp)
-    for source in (
-        {"store": reported.store},
-        {"lake": str(tmp_path / "lake")},
-    ):
-        for bound, expected in ((None, last), ("2025-01-01T00:00:59", last - 240 * S)):
-            job = ReportJob(source, "", tmp_path, types=[("no", "such")], last=bound)
-            with sources.open_duckdb(0) as reader:
-                assert sources.last_us(reader, job) == expected
+    for source in ({"store": reported.store}, {"lake": str(tmp_path / "lake")}):
+        with sources.open_duckdb(0) as reader:
+            job = ReportJob(source, "", tmp_path, types=[("no", "such")])
+            assert sources.end_us(reader, job) == last
+            for bound in ("2025-01-01T00:00:59.5", "2025-02-02"):  # before and after it
+                end = times.parse_last(bound)
+                assert sources.end_us(reader, job._replace(last=bound)) == end
+            before_us = time.time_ns() // 1_000
+            found = sources.end_us(reader, job._replace(last="9999-12-31"))
+            assert before_us <= found <= time.time_ns() // 1_000
+
+
+def test_a_report_is_about_one_version_of_a_lake(tmp_path: Path) -> None:
+    """However much is ingested while it is made."""
+    lake = tmp_path / "lake"
+    n_events = 60
+
+    def ingest(_step: str = "", _n_steps: int = 0) -> None:
+        nonlocal n_events
+        n_events += 60
+        append(lake, plain_events(n_events))
+        maintenance.update(str(lake))
+
+    ingest()
+    job = ReportJob({"lake": str(lake)}, "", tmp_path / "out", types=[("*",)])
+    with sources.open_duckdb(0) as reader:
+        totals = generate(reader, job, ingest)
+    assert totals["activity"]["events"] == 120
+    numbers = sum(row["count"] for row in table(tmp_path / "out", "values"))
+    assert numbers == totals["values"]["numbers"] > 0
+    assert table(tmp_path / "out", "latest")[0]["timestamp"] == at(T0 + 110 * S)
