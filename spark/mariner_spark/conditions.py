@@ -7,7 +7,6 @@ from typing import Final, TypeAlias
 
 from eventer_bridge.model import EventType
 from mariner_spark import times, type_path
-from mariner_spark.lake.tables import LAST_PATH
 from mariner_spark.source.options import Selection
 from mariner_spark.times import Interval
 
@@ -87,6 +86,6 @@ def _range(pattern: EventType) -> tuple[str, str]:
     """First and last type path that a pattern may match."""
     fixed = tuple(takewhile(lambda i: i not in {"?", "*"}, pattern))
     if pattern and not fixed:
-        return "", LAST_PATH
+        return "", type_path.LAST
     path = type_path.encode(fixed)
-    return path, path if fixed == pattern else f"{path}/{LAST_PATH}"
+    return path, path if fixed == pattern else f"{path}/{type_path.LAST}"

@@ -136,7 +136,8 @@ PART_ROWS: Final = FILE_ROWS // 2
 enough that all processes end at about the same time."""
 
 ROLLED_ROWS: Final = 2_000_000
-"""Events, about, that are made rollups at a time; of each type, an update holds more."""
+"""Events and rollups, about, that an update of rollups holds at a time: 400 MB. More are those of
+a type that has more events in a minute."""
 
 COMMIT_TRIES: Final = 20
 """Attempts to commit beside other writers; of several that commit at once, one succeeds."""

@@ -31,9 +31,10 @@ from eventer_bridge.model import EventType
 from mariner_spark import conditions, schema, times, values
 from mariner_spark.errors import LakeError, OptionError
 from mariner_spark.lake import rollups, sql
+from mariner_spark.lake.parquet import files_of
 from mariner_spark.lake.spark_files import read_files
-from mariner_spark.lake.tables import EVENTS, ROLLUPS, TABLES, Lake, columns_of, files_of
-from mariner_spark.source import options
+from mariner_spark.lake.tables import EVENTS, ROLLUPS, TABLES, Lake, columns_of
+from mariner_spark.source import kinds, options
 from mariner_spark.source.options import Selection
 from mariner_spark.times import Interval
 
@@ -119,14 +120,14 @@ def read(
 
 def _version(version: int | None, as_of: Moment | None) -> int | datetime | None:
     if as_of is None:
-        if version is None or options.integer(version) is not None:
+        if version is None or kinds.integer(version) is not None:
             return None if version is None else int(version)
         raise OptionError("version", f"expected a number, not {type(version).__name__}")
     if version is not None:
         raise OptionError("as_of", "cannot be combined with version")
-    text = options.moment(as_of)
+    text = kinds.moment(as_of)
     if text is None:
-        raise OptionError("as_of", f"expected {options.MOMENT}, not {type(as_of).__name__}")
+        raise OptionError("as_of", f"expected {kinds.MOMENT}, not {type(as_of).__name__}")
     try:
         return times.to_datetime(times.parse_last(text))
     except InvalidEventError as e:

@@ -23,8 +23,9 @@ from pyspark.sql import functions as sf
 import mariner_spark
 from mariner_spark.lake import maintenance
 from mariner_spark.lake.maintenance import compact
-from mariner_spark.lake.tables import EVENTS, Lake, arrow_schema, files_of
-from mariner_spark.lake.tables import write_rows as write
+from mariner_spark.lake.parquet import files_of
+from mariner_spark.lake.parquet import write_rows as write
+from mariner_spark.lake.tables import EVENTS, Lake, arrow_schema
 from mariner_spark.reader import read_events, with_value
 
 TYPES: Final = [("plant", f"area{i // 10}", f"device{i}", "power") for i in range(100)]

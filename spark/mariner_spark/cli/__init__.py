@@ -31,7 +31,9 @@ _GATEWAY_ERRORS: Final = frozenset(("host, port", "client_name, token"))
 _STORE_OPTION: Final = re.compile(r"^path(?=: )")
 """Option of a store in errors of the data source; on the command line it is ``--store``."""
 
-_SECRETS: Final = re.compile(r"(?<=://)[^/@\s]*:[^/@\s]*@")
+_SECRETS: Final = re.compile(r"(?<=://)[^@\s]*:[^@\s]*@")
+"""A secret may have a slash."""
+
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -57,29 +59,32 @@ def spark_errors() -> Iterator[None]:
     except KeyboardInterrupt:
         raise CommandError("", EXIT_INTERRUPTED) from None
     except errors.OptionError as e:
-        text = _STORE_OPTION.sub("--store", without_secrets(str(e)))
-        raise CommandError(text, EXIT_FAILED if e.option in _GATEWAY_ERRORS else EXIT_USAGE) from e
+        code = EXIT_FAILED if e.option in _GATEWAY_ERRORS else EXIT_USAGE
+        raise _error(_STORE_OPTION.sub("--store", str(e)), code) from e
     except errors.NoLakeError as e:
-        raise CommandError(without_secrets(str(e)), EXIT_USAGE) from e
+        raise _error(str(e), EXIT_USAGE) from e
     except (errors.MarinerSparkError, MarinerError) as e:
-        raise CommandError(without_secrets(str(e)), EXIT_FAILED) from e
+        raise _error(str(e)) from e
     except duckdb.Error as e:
-        raise CommandError(f"DuckDB: {reason(str(e))}", EXIT_FAILED) from e
+        raise _error(f"DuckDB: {reason(str(e))}") from e
     except PySparkException as e:
-        text = without_secrets(reason(str(e)))
+        text = reason(str(e))
         is_of_gateway = text.partition(":")[0] in _GATEWAY_ERRORS
         is_usage = isinstance(e, AnalysisException) and not is_of_gateway
         code = EXIT_USAGE if is_usage else EXIT_FAILED
-        raise CommandError(_STORE_OPTION.sub("--store", text), code) from e
+        raise _error(_STORE_OPTION.sub("--store", text), code) from e
     except Py4JJavaError as e:
         text = str(e)  # a line about the call, and then what happened
-        raise CommandError(reason(text.partition("\n: ")[2] or text), EXIT_FAILED) from e
+        raise _error(reason(text.partition("\n: ")[2] or text)) from e
     except (Py4JError, ConnectionError, EOFError) as e:
-        raise CommandError(
+        raise _error(
             "Java ended while Spark was working. If it ran out of memory (1 GB by default), give"
-            " it more: SPARK_DRIVER_MEMORY=4g",
-            EXIT_FAILED,
+            " it more: SPARK_DRIVER_MEMORY=4g"
         ) from e
+
+
+def _error(text: str, code: int = EXIT_FAILED) -> CommandError:
+    return CommandError(without_secrets(text), code)
 
 
 @contextlib.contextmanager

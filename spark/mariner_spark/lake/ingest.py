@@ -29,7 +29,8 @@ from mariner_spark.lake.columns import NamedColumn
 from mariner_spark.lake.maintenance import compact, update
 from mariner_spark.lake.tables import EVENTS, Lake
 from mariner_spark.lake.writer import Positions, ReadPart, append, positions_of, write_new
-from mariner_spark.source import options, snapshots, store
+from mariner_spark.source import kinds, options, snapshots, store
+from mariner_spark.source.offsets import encode_offsets
 from mariner_spark.source.options import Selection
 from mariner_spark.source.rows import Columns
 from mariner_spark.source.stream import StreamReader
@@ -75,7 +76,7 @@ def ingest(
         OptionError: an option is wrong, or a gateway refuses this client.
         SourceError, MarinerError: events were deleted, or a gateway violated the protocol.
     """
-    lake, given = Lake(path), options.parse({**source, "source_out_of_range": options.CLIP})
+    lake, given = Lake(path), options.parse({**source, "source_out_of_range": kinds.CLIP})
     stream = StreamReader(given, schema.WITHOUT_TYPE)
     lake.check(value_path, columns)
     is_endless = interval_s is not None
@@ -163,7 +164,7 @@ def _find_start(lake: Lake, stream: StreamReader) -> dict[str, Any]:
     started = {i: j for i, j in known.items() if i in stream.servers}
     moments = [(i, *j) for i in started for j in stream.session_times(i, started[i].session)]
     _check(lake, started, stream.histories, moments)
-    return options.encode_offsets(
+    return encode_offsets(
         {i: EventId(i, j.session, j.instance) for i, j in started.items()},
         {i: j.history for i, j in started.items() if j.history is not None},
     )

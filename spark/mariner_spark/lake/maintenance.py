@@ -24,7 +24,8 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from mariner_spark import limits, times
 from mariner_spark.errors import LakeError
-from mariner_spark.lake import rollups, tables
+from mariner_spark.lake import parquet, rollups, tables
+from mariner_spark.lake.parquet import TableFile
 from mariner_spark.lake.rollups import Renewed
 from mariner_spark.lake.sql import WIDTHS_US
 from mariner_spark.lake.tables import (
@@ -34,7 +35,6 @@ from mariner_spark.lake.tables import (
     ROLLUPS,
     TABLES,
     Lake,
-    TableFile,
 )
 from mariner_spark.lake.writer import Position, positions_of
 from mariner_spark.times import Interval
@@ -82,7 +82,7 @@ def compact(
 def _groups(table: DeltaTable, name: str, is_by_type: bool) -> Iterator[list[TableFile]]:
     """Files to be merged into one each: of a partition, in order of time, as far as they fit."""
     # other tools may write files without statistics: they stay as they are
-    files = [i for i in tables.files_of(table, name) if i.rows and i.time.first is not None]
+    files = [i for i in parquet.files_of(table, name) if i.rows and i.time.first is not None]
     files.sort(key=lambda i: (i.partition, i.time))
     for _, of_partition in groupby(files, attrgetter("partition")):
         group: list[TableFile] = []
@@ -108,21 +108,21 @@ def _merge(lake: Lake, name: str, files: list[TableFile], is_by_type: bool) -> i
         return 0
     paths = [i.path for i in files]
     try:
-        rows = pa.concat_tables(tables.read_rows(lake, name, i) for i in paths)
+        rows = pa.concat_tables(parquet.read_rows(lake, name, i) for i in paths)
     except LakeError as e:
         if isinstance(e.__cause__, FileNotFoundError):
             return 0  # and a vacuum followed it
         raise
     if name == ROLLUPS:
-        new = [tables.write_rollups(lake, files[0].partition, rows)]
+        new = [parquet.write_rollups(lake, files[0].partition, rows)]
     else:
-        new = tables.write_rows(lake, name, rows, is_by_type=is_by_type)
+        new = parquet.write_rows(lake, name, rows, is_by_type=is_by_type)
     values, now_ms = dict(new[0].partition_values), int(time.time() * 1000)
     old = [RemoveAction(i, False, now_ms, None, values) for i in paths]
     added = [dataclasses.replace(i, data_change=False) for i in new]
     for _ in range(limits.COMMIT_TRIES):
         table = lake.open(name)
-        if not set(tables.paths_of(table)).issuperset(paths):
+        if not set(parquet.paths_of(table)).issuperset(paths):
             break
         if lake.commit(table, name, [*old, *added]):
             return len(added)
@@ -197,9 +197,9 @@ def _update(lake: Lake, name: str, is_new: bool) -> bool:
         return True
     paths = None if is_new or included < 0 else _added(lake, included + 1, last)
     if is_new := paths is None:
-        paths = tables.paths_of(events)
+        paths = parquet.paths_of(events)
     if name == LATEST:
-        done = Renewed(_latest(lake, [] if is_new else tables.paths_of(table), paths), [])
+        done = Renewed(_latest(lake, [] if is_new else parquet.paths_of(table), paths), [])
         replaces_all = is_new or bool(paths)
     else:
         done, replaces_all = rollups.renew(lake, events, None if is_new else table, paths), is_new
@@ -211,11 +211,11 @@ def _update(lake: Lake, name: str, is_new: bool) -> bool:
 
 def _latest(lake: Lake, known: list[str], paths: list[str]) -> list[AddAction]:
     """Files with the rows of ``latest`` that follow from those in some files and from events."""
-    old = [tables.read_rows(lake, LATEST, path) for path in known]
+    old = [parquet.read_rows(lake, LATEST, path) for path in known]
     rows = pa.concat_tables([lake.schema(LATEST).empty_table(), *old])
     for path in sorted(paths, reverse=True):  # by time: the others seldom have later events
         rows = _with_later(lake, rows, path)
-    return tables.write_rows(lake, LATEST, rows) if rows.num_rows else []
+    return parquet.write_rows(lake, LATEST, rows) if rows.num_rows else []
 
 
 def _added(lake: Lake, first: int, last: int) -> list[str] | None:
@@ -250,14 +250,14 @@ def _included(table: DeltaTable) -> int:
 
 def _with_later(lake: Lake, rows: pa.Table, path: str) -> pa.Table:
     """Rows of ``latest`` with those of a file of ``events``, read in full only if it has some."""
-    keys = tables.read_rows(lake, EVENTS, path, ["type_path", *ORDER])
+    keys = parquet.read_rows(lake, EVENTS, path, ["type_path", *ORDER])
     keys = pa.concat_tables([rows.select(keys.schema.names), keys])
     keys = keys.append_column("row", [np.arange(keys.num_rows)])
     keys = keys.sort_by([(i, "ascending") for i in ORDER])
     last = keys.group_by("type_path", use_threads=False).aggregate([("row", "last")])["row_last"]
     if last.to_numpy().max(initial=-1) < rows.num_rows:
         return rows
-    return pa.concat_tables([rows, tables.read_rows(lake, EVENTS, path)]).take(last)
+    return pa.concat_tables([rows, parquet.read_rows(lake, EVENTS, path)]).take(last)
 
 
 # --- summary ------------------------------------------------------------------------------

@@ -6,12 +6,13 @@ late it comes. Minutes are computed from events, hours from minutes, and days fr
 beyond its bucket follows from the rows before and after (``sql.buckets``).
 
 An update computes the minutes anew that new events are in, and what is made of them; in order of
-time, so that it holds about ``limits.ROLLED_ROWS`` events (at least those of a minute), and the
-minutes of an hour and the hours of a day, of all types. All widths are in one table, and change
-with one commit.
+time, and of some types after others if there are many, so that it holds about
+``limits.ROLLED_ROWS`` events and rollups, and a row of each type. All widths are in one table, and
+change with one commit.
 """
 
 import re
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from itertools import pairwise
@@ -25,11 +26,12 @@ from deltalake.transaction import AddAction
 from numpy.typing import NDArray
 
 from eventer_bridge.model import EventType
-from mariner_spark import conditions, limits, times
+from mariner_spark import conditions, limits
 from mariner_spark.errors import OptionError
-from mariner_spark.lake import tables
+from mariner_spark.lake import parquet, tables
+from mariner_spark.lake.parquet import TableFile
 from mariner_spark.lake.sql import ORIGIN_US, WIDTHS_US
-from mariner_spark.lake.tables import EVENTS, ORDER, ROLLUPS, Lake, TableFile
+from mariner_spark.lake.tables import EVENTS, ORDER, ROLLUPS, Lake
 from mariner_spark.times import EVER, Interval
 
 _WIDTH: Final = re.compile("([1-9][0-9]{0,6})([mhd])")
@@ -93,7 +95,7 @@ def find(table: DeltaTable, width_us: int, time: Interval) -> RollupFiles:
     first = None if first is None else -(-first // width_us) * width_us + ORIGIN_US
     last = None if last is None else (last // width_us + 1) * width_us + ORIGIN_US - 1
     whole = Interval(first, last)
-    files = tables.files_of(table, ROLLUPS)
+    files = parquet.files_of(table, ROLLUPS)
     chosen = [i for i in files if i.partition == every and not i.time.intersection(whole).is_empty]
     return RollupFiles(every, whole, chosen)
 
@@ -109,7 +111,7 @@ def roll(pieces: pa.Table, width_us: int) -> pa.Table:
     """
     if not pieces.num_rows:
         return pieces
-    types, ranks = tables.rank(pieces.column("type_path"))
+    types, ranks = parquet.rank(pieces.column("type_path"))
     at = _longs(pieces.column("bucket"))
     order = np.argsort(ranks, kind="stable")
     if (at[1:] < at[:-1]).any():
@@ -232,67 +234,30 @@ def renew(lake: Lake, events: DeltaTable, table: DeltaTable | None, paths: list[
     Raises:
         LakeError: a file cannot be read or written.
     """
-    known = [] if table is None else tables.files_of(table, ROLLUPS)
-    renewal = _Renewal(lake, known, _touched(lake, paths))
-    minutes: _Rows = (
-        (roll(_pieces(rows), WIDTHS_US["1m"]), end)
-        for rows, end in _read_events(lake, tables.files_of(events, EVENTS), renewal.touched["1m"])
-    )
-    hours = renewal.rolled("1h", "1m", renewal.written("1m", minutes))
-    days = renewal.rolled("1d", "1h", renewal.written("1h", hours))
-    for _ in renewal.written("1d", days):
-        pass
+    known = [] if table is None else parquet.files_of(table, ROLLUPS)
+    renewal = _Renewal(lake, parquet.files_of(events, EVENTS), known, paths)
+    for some_types in renewal.shares():
+        minutes = renewal.written("1m", renewal.minutes(some_types))
+        hours = renewal.written("1h", renewal.rolled("1h", "1m", minutes, some_types))
+        for _ in renewal.written("1d", renewal.rolled("1d", "1h", hours, some_types)):
+            pass
     return renewal.finish()
 
 
-def _touched(lake: Lake, paths: Iterable[str]) -> _Longs:
-    """Minutes with events of some files, ascending."""
-    found = [np.zeros(0, np.int64)]
+def _touched(lake: Lake, paths: Iterable[str]) -> tuple[_Longs, _Longs]:
+    """Minutes with events of some files, ascending, and how many events of these are in each."""
+    minutes, counts = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     for path in paths:
-        at = _longs(tables.read_rows(lake, EVENTS, path, ["timestamp"]).column(0))
-        minutes = _start(at, "1m")  # most follow an event of the same one
-        found.append(np.unique(minutes[np.diff(minutes, prepend=-1) != 0]))
-    return np.unique(np.concatenate(found))
+        found = _start(_longs(parquet.read_rows(lake, EVENTS, path, ["timestamp"]).column(0)), "1m")
+        firsts = np.flatnonzero(np.diff(found, prepend=-1))  # most follow an event of the same one
+        minutes.append(found[firsts])
+        counts.append(np.diff(firsts, append=len(found)))
+    touched, places = np.unique(np.concatenate(minutes), return_inverse=True)
+    return touched, np.bincount(places, np.concatenate(counts), len(touched)).astype(np.int64)
 
 
 def _start(at: _Longs, every: str) -> _Longs:
     return at // WIDTHS_US[every] * WIDTHS_US[every]
-
-
-def _read_events(
-    lake: Lake, files: list[TableFile], minutes: _Longs
-) -> Iterator[tuple[pa.Table, int]]:
-    """All events of some minutes, in parts of whole minutes, by time; each with its end."""
-    width = WIDTHS_US["1m"]
-    first, last = (
-        np.array([edge if i is None else i for i in bounds], np.int64)
-        for edge, bounds in (
-            (times.MIN_US, (i.time.first for i in files)),
-            (times.MAX_US, (i.time.last for i in files)),
-        )
-    )
-    begins = np.searchsorted(minutes, first - width, "right")
-    ends = np.searchsorted(minutes, last, "right")
-    # about how many, if events are spread evenly
-    expected = np.zeros(len(minutes) + 1)
-    for file, begin, end in zip(files, begins, ends, strict=True):
-        each = file.rows / max(end - begin, 1)
-        expected[begin] += each
-        expected[end] -= each
-    parts = np.cumsum(np.cumsum(expected)[:-1]) // limits.ROLLED_ROWS
-    edges = [0, *(np.flatnonzero(np.diff(parts)) + 1).tolist(), len(minutes)]
-    names = ["type_path", "value", *ORDER]
-    for i, j in pairwise(edges):
-        part = minutes[i:j]
-        if not len(part):
-            continue
-        time = Interval(int(part[0]), int(part[-1]) + width - 1)
-        rows = [
-            _in_buckets(tables.read_rows(lake, EVENTS, file.path, names, time), "1m", part)
-            for file, begin, end in zip(files, begins, ends, strict=True)
-            if begin < j and i < end
-        ]
-        yield pa.concat_tables(rows), _END if j == len(minutes) else int(minutes[j])
 
 
 def _in_buckets(rows: pa.Table, every: str, buckets: _Longs, *, is_within: bool = True) -> pa.Table:
@@ -303,14 +268,105 @@ def _in_buckets(rows: pa.Table, every: str, buckets: _Longs, *, is_within: bool 
     return rows.filter(pa.array(is_in == is_within))
 
 
-class _Renewal:
-    """Rollups that take the place of others; ``touched`` are the buckets of those, by width."""
+class _SomeTypes(NamedTuple):
+    """About one in ``of`` types, others for each ``number`` from 0 on."""
 
-    def __init__(self, lake: Lake, known: list[TableFile], minutes: _Longs) -> None:
+    number: int
+    of: int
+
+    def select(self, rows: pa.Table) -> pa.Table:
+        """The rows of these types."""
+        if self.of == 1 or not rows.num_rows:
+            return rows
+        types, ranks = parquet.rank(rows.column("type_path"))
+        numbers = [zlib.crc32(i.encode()) % self.of for i in types.to_pylist()]
+        return rows.filter(pa.array((np.array(numbers) == self.number)[ranks]))
+
+
+class _Span(NamedTuple):
+    """A file, and the touched buckets that it may have rows of: from place ``begin`` to ``end``."""
+
+    begin: int
+    end: int
+    file: TableFile
+
+
+class _Renewal:
+    """Rollups that take the place of others.
+
+    ``events``: all files of events, of which those at ``paths`` are new; ``known``: all files of
+    rollups. ``touched`` are the buckets of the new events, by width.
+    """
+
+    def __init__(
+        self, lake: Lake, events: list[TableFile], known: list[TableFile], paths: list[str]
+    ) -> None:
         self._lake, self._known = lake, known
+        # of each minute, about how many rows are read
+        minutes, self._rows = _touched(lake, paths)
         self.touched = {every: np.unique(_start(minutes, every)) for every in WIDTHS_US}
+        self._events = self._spans("1m", events)
+        self._rows += self._count("1m", [i for i in self._events if i.file.path not in {*paths}])
+        for finer, every in pairwise(WIDTHS_US):
+            n_rows = self._count(every, self._overlapping(finer, every))
+            self._rows[np.searchsorted(minutes, self.touched[every])] += n_rows
         self._added: list[AddAction] = []
         self._waiting: dict[str, list[pa.Table]] = {every: [] for every in WIDTHS_US}
+
+    def _spans(self, every: str, files: list[TableFile], time: Interval = EVER) -> list[_Span]:
+        """Files that may have rows in touched buckets, in some time."""
+        buckets, found = self.touched[every], []
+        for file in files:
+            first, last = file.time.intersection(time)
+            first = -_END if first is None else first - WIDTHS_US[every]
+            begin = int(np.searchsorted(buckets, first, "right"))
+            end = int(np.searchsorted(buckets, _END if last is None else last, "right"))
+            if begin < end:
+                found.append(_Span(begin, end, file))
+        return found
+
+    def _overlapping(self, finer: str, every: str, time: Interval = EVER) -> list[_Span]:
+        """Files of finer rollups that may be in some time, and in buckets that are touched."""
+        return self._spans(every, [i for i in self._known if i.partition == finer], time)
+
+    def _count(self, every: str, spans: list[_Span]) -> _Longs:
+        """About how many rows files have in each touched bucket, if they are spread evenly."""
+        changes = np.zeros(len(self.touched[every]) + 1)
+        for begin, end, file in spans:
+            n_buckets = end - begin
+            if file.time.first is not None and file.time.last is not None:
+                n_buckets = max((file.time.last - file.time.first) // WIDTHS_US[every], n_buckets)
+            changes[begin] += file.rows / n_buckets
+            changes[end] -= file.rows / n_buckets
+        return np.ceil(np.cumsum(changes)[:-1]).astype(np.int64)
+
+    def shares(self) -> list[_SomeTypes]:
+        """All types, in as many shares as it takes to hold the rows of one minute."""
+        n_shares = 1 + int(self._rows.max(initial=0) // limits.ROLLED_ROWS)
+        return [_SomeTypes(number, n_shares) for number in range(n_shares)]
+
+    def minutes(self, some_types: _SomeTypes) -> _Rows:
+        """Rollups of the touched minutes, made of events, in parts that are held at a time."""
+        minutes, width = self.touched["1m"], WIDTHS_US["1m"]
+        numbers = np.cumsum(self._rows // some_types.of) // limits.ROLLED_ROWS
+        edges = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(minutes)]
+        names = ["type_path", "value", *ORDER]
+        for i, j in pairwise(edges):
+            part = minutes[i:j]
+            if not len(part):
+                continue
+            time = Interval(int(part[0]), int(part[-1]) + width - 1)
+            found = [
+                some_types.select(
+                    _in_buckets(
+                        parquet.read_rows(self._lake, EVENTS, file.path, names, time), "1m", part
+                    )
+                )
+                for begin, end, file in self._events
+                if begin < j and i < end
+            ]
+            rows = roll(_pieces(pa.concat_tables(found)), width)
+            yield rows, _END if j == len(minutes) else int(minutes[j])
 
     def written(self, every: str, found: _Rows) -> _Rows:
         """The same rollups, which are also written to files."""
@@ -321,11 +377,11 @@ class _Renewal:
                 self._write(every)
             yield rows, end
 
-    def rolled(self, every: str, finer: str, found: _Rows) -> _Rows:
+    def rolled(self, every: str, finer: str, found: _Rows, some_types: _SomeTypes) -> _Rows:
         """Rollups made of finer ones: of those found, and of those that stay as they are."""
         pending, begin = _SCHEMA.empty_table(), -_END
         for new, end in found:
-            kept = self._kept(finer, every, Interval(begin, end - 1))
+            kept = some_types.select(self._kept(finer, every, Interval(begin, end - 1)))
             rows = roll(pa.concat_tables([pending, kept, new]), WIDTHS_US[every])
             edge = end // WIDTHS_US[every] * WIDTHS_US[every]
             is_whole = pa.array(_longs(rows.column("bucket")) < edge)
@@ -335,31 +391,20 @@ class _Renewal:
     def _kept(self, finer: str, every: str, time: Interval) -> pa.Table:
         """Finer rollups that stay, in buckets that are touched."""
         found = [_SCHEMA.empty_table()]
-        for file in self._overlapping(finer, every, time):
+        for *_, file in self._overlapping(finer, every, time):
             rows = _in_buckets(self._read(file, time), every, self.touched[every])
             found.append(_in_buckets(rows, finer, self.touched[finer], is_within=False))
         return pa.concat_tables(found)
 
-    def _overlapping(self, finer: str, every: str, time: Interval = EVER) -> list[TableFile]:
-        """Files of finer rollups that may be in some time, and in buckets that are touched."""
-        buckets, found = self.touched[every], []
-        for file in (i for i in self._known if i.partition == finer):
-            first, last = file.time.intersection(time)
-            first = -_END if first is None else first - WIDTHS_US[every]
-            begin = np.searchsorted(buckets, first, "right")
-            if begin < np.searchsorted(buckets, _END if last is None else last, "right"):
-                found.append(file)
-        return found
-
     def _read(self, file: TableFile, time: Interval = EVER) -> pa.Table:
-        return tables.read_rows(self._lake, ROLLUPS, file.path, time=time)
+        return parquet.read_rows(self._lake, ROLLUPS, file.path, time=time)
 
     def finish(self) -> Renewed:
         """Write the rest, and what else was in the files with rollups that are made anew."""
         replaced = []
         for every, buckets in self.touched.items():
             self._write(every)
-            for file in self._overlapping(every, every):
+            for *_, file in self._overlapping(every, every):
                 rows = self._read(file)
                 rest = _in_buckets(rows, every, buckets, is_within=False)
                 if rest.num_rows < rows.num_rows:
@@ -373,4 +418,4 @@ class _Renewal:
         self._waiting[every].clear()
         for begin in range(0, rows.num_rows, limits.FILE_ROWS):
             part = rows.slice(begin, limits.FILE_ROWS)
-            self._added.append(tables.write_rollups(self._lake, every, part))
+            self._added.append(parquet.write_rollups(self._lake, every, part))

@@ -14,7 +14,8 @@ from pyspark.sql.types import StructType
 from typing_extensions import override
 
 from mariner_spark import schema as schemas
-from mariner_spark.lake.tables import Lake, fitting
+from mariner_spark.lake.parquet import fitting
+from mariner_spark.lake.tables import Lake
 
 
 def read_files(

@@ -24,7 +24,8 @@ from deltalake.transaction import AddAction
 from eventer_bridge.backends import history
 from mariner_spark import limits
 from mariner_spark.errors import LakeError
-from mariner_spark.lake.tables import EVENTS, Lake, paths_of, write_events
+from mariner_spark.lake.parquet import paths_of, write_events
+from mariner_spark.lake.tables import EVENTS, Lake
 
 _APP: Final = "mariner"
 _FIELDS: Final = ("session", "instance", "timestamp", "history-high", "history-low")

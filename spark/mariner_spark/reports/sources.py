@@ -29,7 +29,7 @@ from mariner_spark.reports import relations
 from mariner_spark.reports.events import prepare, span_of
 from mariner_spark.reports.job import ReportJob
 from mariner_spark.reports.relations import Relation, query
-from mariner_spark.source import network, options, snapshots, store
+from mariner_spark.source import kinds, network, snapshots, store
 from mariner_spark.source.rows import Columns
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class SparkSource(NamedTuple):
             yield prepare(self.read_lake(job))
             return
         arguments = {**job.source, **job.selection, "value_path": job.value_path}
-        arguments["source_out_of_range"] = options.CLIP
+        arguments["source_out_of_range"] = kinds.CLIP
         events = reader.read(self.spark, **arguments, columns=_in_order(columns))
         with relations.persisted(events) as kept:
             yield kept

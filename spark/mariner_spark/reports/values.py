@@ -54,9 +54,8 @@ def values(
     nothing = f"({text(events, None)}, 0)"
     shown = relations.rows(query(_last_payloads(last or nothing), events=events))
     units = {row["type_path"]: find_unit(row["payload"], value_path) for row in shown}
-    # rollups may be of a later commit than the events, which lack the last number then
     types = [i["shown"] for i in most]
-    largest = ", ".join(f"({text(events, i)}, {text(events, units.get(i))})" for i in types)
+    largest = ", ".join(f"({text(events, i)}, {text(events, units[i])})" for i in types)
     none = f"({text(events, None)}, {text(events, None)})"
     if rollups is None:
         return query(_by_bucket(largest or none, width, origin_us), events=events)

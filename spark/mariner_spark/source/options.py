@@ -9,287 +9,43 @@ before anything is read. Files for TLS must exist on every machine that runs tas
 import dataclasses
 import difflib
 import inspect
-import os
-import re
 import ssl
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import date, timedelta
 from enum import Enum
-from numbers import Integral, Real
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from eventer_bridge import moments, tls
-from eventer_bridge.errors import ConfigurationError, InvalidSubscriptionError
-from eventer_bridge.model import INT64_MAX, INT64_MIN, EventId, EventType
+from eventer_bridge import tls
+from eventer_bridge.errors import ConfigurationError
+from eventer_bridge.model import INT64_MAX, EventType
 from eventer_bridge.subscription import Subscription
-from mariner_spark import limits, times, type_path, values
+from mariner_spark import limits, values
 from mariner_spark.errors import OptionError
+from mariner_spark.source.kinds import (
+    BOOLEAN,
+    CLIP,
+    FIRST,
+    HOSTS,
+    LAST,
+    NULL,
+    OUT_OF_RANGE,
+    PATH,
+    PORT,
+    SERVERS,
+    STARTING,
+    STRING,
+    TYPES,
+    VALUE_PATH,
+    Kind,
+    number,
+)
 from mariner_spark.times import Interval
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-# --- offsets of a stream ------------------------------------------------------------------
-
-Offsets: TypeAlias = Mapping[int, EventId]
-"""The last event that was read of each server, by its id.
-
-Events of a server are read in the order of their ids, in which they were registered. A server
-without an offset is read from its first event. As JSON, in the checkpoint of a query and in the
-option ``startingOffsets``::
-
-    {"1": {"session": 1207, "instance": 3, "history": "6f1c…"}, "2": {"session": 77, "instance": 1}}
-
-``history`` is what the gateways reported when the event was read, if they did."""
-
-_Number = Annotated[int, msgspec.Meta(ge=0, le=INT64_MAX)]
-
-
-class _Offset(msgspec.Struct, forbid_unknown_fields=True):
-    session: _Number
-    instance: _Number
-    history: str | None = None
-
-
-def encode_offsets(offsets: Offsets, histories: Mapping[int, str]) -> dict[str, dict[str, Any]]:
-    """Offsets as Spark stores them; Spark compares texts, so equal offsets have equal texts."""
-    encoded: dict[str, dict[str, Any]] = {}
-    for server in sorted(offsets):
-        event_id = offsets[server]
-        offset = encoded[str(server)] = {"session": event_id.session, "instance": event_id.instance}
-        if server in histories:
-            offset["history"] = histories[server]
-    return encoded
-
-
-def decode_offsets(data: Mapping[str, Any]) -> tuple[dict[int, EventId], dict[int, str]]:
-    """Offsets and known histories, by server: the opposite of :func:`encode_offsets`.
-
-    Raises ValueError if the data is invalid.
-    """
-    try:
-        found = {int(i): j for i, j in msgspec.convert(data, dict[str, _Offset]).items()}
-    except ValueError as e:  # also what msgspec raises
-        raise ValueError(
-            f'expected offsets: {{"SERVER": {{"session": S, "instance": I}}, ...}}: {e}'
-        ) from None
-    return (
-        {i: EventId(i, j.session, j.instance) for i, j in found.items()},
-        {i: j.history for i, j in found.items() if j.history is not None},
-    )
-
-
-# --- types of values ----------------------------------------------------------------------
-
-
-class _Kind(NamedTuple):
-    """Type of an option.
-
-    ``parse`` finds the value of an option's text, or raises ValueError. ``to_text`` finds the text
-    of an argument of ``read``, or None, if that has another type than ``expected``.
-    """
-
-    parse: Callable[[str], Any]
-    to_text: Callable[[Any], str | None]
-    expected: str
-
-
-def local_path(text: str) -> Path:
-    """Absolute path of ``PATH``, ``file:PATH`` or ``file://PATH``, as users and Hadoop write it."""
-    # tasks may run in another directory
-    return Path(os.path.abspath(re.sub(r"^file:(//)?", "", text)))  # noqa: PTH100  # no links
-
-
-def _text(text: str) -> str:
-    if not text:
-        raise ValueError("is empty")
-    return text
-
-
-def _string(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
-
-
-def _number(first: int, last: int) -> _Kind:
-    def parse(text: str) -> int:
-        if not (text.isascii() and text.isdigit() and first <= int(text) <= last):
-            raise ValueError(f"expected a number from {first} to {last}")
-        return int(text)
-
-    return _Kind(parse, integer, "a number")
-
-
-def integer(value: Any) -> str | None:
-    """Text of an integer argument, also of numpy's; None: it is none."""
-    return None if isinstance(value, bool) or not isinstance(value, Integral) else str(value)
-
-
-def _parse_boolean(text: str) -> bool:
-    if text.lower() not in {"true", "false"}:
-        raise ValueError("expected true or false")
-    return text.lower() == "true"
-
-
-def _moment(parse_text: Callable[[str], int]) -> _Kind:
-    def parse(text: str) -> int:
-        try:
-            return parse_text(text)
-        except (ValueError, OverflowError) as e:
-            raise ValueError(moments.EXPECTED) from e
-
-    return _Kind(parse, moment, MOMENT)
-
-
-MOMENT: Final = "a datetime, a date, a string or seconds"
-
-
-def moment(value: Any) -> str | None:
-    """Text of an argument that is a :data:`MOMENT`; None: it is none."""
-    match value:
-        case bool():
-            return None
-        case str():
-            return value
-        case date():  # includes datetime
-            return value.isoformat()
-        case Real():  # also of numpy
-            # as text, 20240501 would be a date
-            try:
-                return (times.EPOCH + timedelta(seconds=float(value))).isoformat()
-            except (OverflowError, ValueError):
-                return str(value)  # refused with the reason
-    return None
-
-
-_HOST: Final = re.compile(
-    # an IPv6 address has brackets if there is a port, and needs none otherwise
-    r"(?:\[(?P<bracketed>[^\[\]]+)\]|(?P<plain>[^:\[\]]+|[^\[\]]*:[^\[\]]*:[^\[\]]*))(?::(?P<port>\d+))?"
-)
-_PORT: Final = _number(1, 65_535)
-
-
-def _parse_hosts(text: str) -> tuple[tuple[str, int | None], ...]:
-    hosts: list[tuple[str, int | None]] = []
-    for item in _text(text).split(","):
-        match = _HOST.fullmatch(item.strip())
-        if match is None:
-            raise ValueError("expected HOST or HOST:PORT, separated by commas")
-        own_port = None if match["port"] is None else _PORT.parse(match["port"])
-        hosts.append((match["bracketed"] or match["plain"], own_port))
-    if len(set(hosts)) < len(hosts):
-        raise ValueError("names a gateway twice")
-    return tuple(hosts)
-
-
-def _parse_servers(text: str) -> frozenset[int]:
-    try:
-        servers = frozenset(int(i) for i in text.split(","))
-    except ValueError:
-        raise ValueError("expected ids of servers, separated by commas") from None
-    if not all(INT64_MIN <= i <= INT64_MAX for i in servers):
-        raise ValueError("ids of servers have 64 bits")
-    return servers
-
-
-def _servers(value: Any) -> str | None:
-    items = [integer(i) for i in (value if isinstance(value, Iterable) else [value])]
-    texts = [i for i in items if i is not None]
-    return ",".join(texts) if len(texts) == len(items) else None
-
-
-_decode_types: Final = msgspec.json.Decoder(list[str | tuple[str, ...]]).decode
-
-
-def _parse_types(text: str) -> tuple[EventType, ...]:
-    items: list[Any]
-    if text.lstrip().startswith("["):
-        try:
-            items = _decode_types(text)
-        except (msgspec.DecodeError, UnicodeError) as e:
-            raise ValueError(f"expected a JSON array of event types: {e}") from e
-    else:
-        items = [i.strip() for i in _text(text).split(",")]
-    types = tuple(type_path.decode(i) if isinstance(i, str) else i for i in items)
-    if not types:
-        raise ValueError("expected an event type")
-    try:
-        Subscription(types)
-    except InvalidSubscriptionError as e:
-        raise ValueError(str(e)) from e
-    return types
-
-
-def _types(value: Any) -> str | None:
-    if isinstance(value, str) or not isinstance(value, Iterable):
-        return _string(value)
-    items = list(value)
-    # a tuple of strings is ambiguous: one type, or several
-    is_unclear = isinstance(value, tuple) and any(isinstance(i, str) for i in items)
-    if is_unclear or not all(_is_type(i) for i in items):
-        return None
-    return msgspec.json.encode(items).decode()
-
-
-def _is_type(value: Any) -> bool:
-    if isinstance(value, str):
-        return True
-    return isinstance(value, tuple | list) and all(isinstance(i, str) for i in value)
-
-
-def _parse_starting(text: str) -> Mapping[str, Any] | str:
-    if text in {"latest", "earliest"}:
-        return text
-    try:
-        data = msgspec.json.decode(text, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeError) as e:
-        raise ValueError(f"expected earliest, latest or offsets as JSON: {e}") from None
-    return encode_offsets(*decode_offsets(data))
-
-
-def _parse_value_path(text: str) -> str:
-    try:
-        values.parse(text)
-    except OptionError as e:
-        raise ValueError(e.reason.partition(": ")[2]) from e
-    return text
-
-
-_STRING: Final = _Kind(str, _string, "a string")
-_HOSTS: Final = _Kind(_parse_hosts, _string, "HOST or HOST:PORT")
-NULL: Final = "null"
-CLIP: Final = "clip"
-"""Values of ``source_out_of_range``."""
-
-
-def _parse_out_of_range(text: str) -> str:
-    if text not in {NULL, CLIP}:
-        raise ValueError(f"expected {NULL} or {CLIP}")
-    return text
-
-
-_OUT_OF_RANGE: Final = _Kind(_parse_out_of_range, _string, "a string")
-_BOOLEAN: Final = _Kind(
-    _parse_boolean,
-    lambda value: str(value).lower() if isinstance(value, bool) else None,
-    "True or False",
-)
-_PATH: Final = _Kind(
-    lambda text: local_path(_text(text)),
-    lambda value: str(value) if isinstance(value, str | Path) else None,
-    "a path",
-)
-_TYPES: Final = _Kind(
-    _parse_types, _types, "a string, or a list of strings and of tuples of segments"
-)
-_SERVERS: Final = _Kind(_parse_servers, _servers, "an id, or a list of ids")
-_FIRST: Final = _moment(times.parse)
-_LAST: Final = _moment(times.parse_last)
-_VALUE_PATH: Final = _Kind(_parse_value_path, _string, "a string")
-_STARTING: Final = _Kind(_parse_starting, _string, "a string")
 
 # --- the list -----------------------------------------------------------------------------
 
@@ -312,7 +68,7 @@ class _Option(NamedTuple):
     name; empty: there is none.
     """
 
-    kind: _Kind
+    kind: Kind
     use: _For
     about: str
     name: str | None = None
@@ -320,7 +76,7 @@ class _Option(NamedTuple):
 
 
 def _option(
-    kind: _Kind, use: _For, about: str, name: str | None = None, argument: str | None = None
+    kind: Kind, use: _For, about: str, name: str | None = None, argument: str | None = None
 ) -> dict[str, _Option]:
     return {"option": _Option(kind, use, about, name, argument)}
 
@@ -381,62 +137,62 @@ class Options:
 
     # fmt: off
     path: Path | None = field(default=None, metadata=_option(
-        _PATH, _For.STORE, "directory of a store, whether a gateway has it open or not; as an"
+        PATH, _For.STORE, "directory of a store, whether a gateway has it open or not; as an"
         " option, also the argument of `load`", argument="store"))
     host: tuple[tuple[str, int | None], ...] = field(default=(), metadata=_option(
-        _HOSTS, _For.GATEWAY, "or a gateway: `HOST` or `HOST:PORT`; a stream takes several,"
+        HOSTS, _For.GATEWAY, "or a gateway: `HOST` or `HOST:PORT`; a stream takes several,"
         " separated by commas (`a,b:23015`)", argument="gateway"))
     port: int = field(default=23014, metadata=_option(
-        _PORT, _For.GATEWAY, "its Mariner port, where `host` names none; default: 23014",
+        PORT, _For.GATEWAY, "its Mariner port, where `host` names none; default: 23014",
         argument=""))
     client_name: str = field(default="", metadata=_option(
-        _STRING, _For.GATEWAY, "name of a configured client; a read returns what that client may"
+        STRING, _For.GATEWAY, "name of a configured client; a read returns what that client may"
         " see"))
-    token: str | None = field(default=None, metadata=_option(_STRING, _For.GATEWAY, "its token"))
+    token: str | None = field(default=None, metadata=_option(STRING, _For.GATEWAY, "its token"))
     tls: bool | None = field(default=None, metadata=_option(
-        _BOOLEAN, _For.GATEWAY, "`True`: TLS with the CAs of this system; the next three imply"
+        BOOLEAN, _For.GATEWAY, "`True`: TLS with the CAs of this system; the next three imply"
         " TLS"))
     tls_ca: Path | None = field(default=None, metadata=_option(
-        _PATH, _For.GATEWAY, "file of the CA that issued the gateway's certificate; on a cluster,"
+        PATH, _For.GATEWAY, "file of the CA that issued the gateway's certificate; on a cluster,"
         " every machine needs it"))
     cert: Path | None = field(default=None, metadata=_option(
-        _PATH, _For.GATEWAY, "file of a client certificate, as `tls_ca`"))
+        PATH, _For.GATEWAY, "file of a client certificate, as `tls_ca`"))
     key: Path | None = field(default=None, metadata=_option(
-        _PATH, _For.GATEWAY, "file of its private key, as `tls_ca`"))
+        PATH, _For.GATEWAY, "file of its private key, as `tls_ca`"))
     types: tuple[EventType, ...] | None = field(default=None, metadata=_option(
-        _TYPES, _For.ALL, "query types as type paths, separated by commas: `machine/cpu/?,lamp/*`;"
+        TYPES, _For.ALL, "query types as type paths, separated by commas: `machine/cpu/?,lamp/*`;"
         " or a list (option: JSON array) of type paths and of tuples (arrays) of segments; default:"
         " all"))
     from_: int | None = field(default=None, metadata=_option(
-        _FIRST, _For.BATCH, "first `timestamp`: `datetime` (UTC if it is naive), `date`, ISO 8601"
+        FIRST, _For.BATCH, "first `timestamp`: `datetime` (UTC if it is naive), `date`, ISO 8601"
         " (UTC if it names no zone; eight digits are a date), or seconds since 1970", name="from"))
     to: int | None = field(default=None, metadata=_option(
-        _LAST, _For.BATCH, "last `timestamp`, included; a date means its whole day"))
+        LAST, _For.BATCH, "last `timestamp`, included; a date means its whole day"))
     source_from: int | None = field(default=None, metadata=_option(
-        _FIRST, _For.BATCH, "first `source_timestamp`; events without one are left out"))
+        FIRST, _For.BATCH, "first `source_timestamp`; events without one are left out"))
     source_to: int | None = field(default=None, metadata=_option(
-        _LAST, _For.BATCH, "last `source_timestamp`, as `to`; events without one are left out"))
+        LAST, _For.BATCH, "last `source_timestamp`, as `to`; events without one are left out"))
     servers: frozenset[int] | None = field(default=None, metadata=_option(
-        _SERVERS, _For.ALL, "ids of the servers that registered the events (option: separated by"
+        SERVERS, _For.ALL, "ids of the servers that registered the events (option: separated by"
         " commas); default: all"))
     source_out_of_range: str = field(default=NULL, metadata=_option(
-        _OUT_OF_RANGE, _For.ALL, "what a `source_timestamp` before 1678 or after 2261 becomes:"
+        OUT_OF_RANGE, _For.ALL, "what a `source_timestamp` before 1678 or after 2261 becomes:"
         " `null` (the default), or `clip`: itself, within the years 1 to 9999"))
     partitions: int | None = field(default=None, metadata=_option(
-        _number(1, limits.MAX_PARTITIONS), _For.TASKS, "number of tasks; default: one per"
+        number(1, limits.MAX_PARTITIONS), _For.TASKS, "number of tasks; default: one per"
         " processor from a store, 2 from a gateway"))
     value_path: str = field(default=values.DEFAULT_PATH, metadata=_option(
-        _VALUE_PATH, _For.TASKS, "path in JSON payloads to the numbers of the column `value`;"
+        VALUE_PATH, _For.TASKS, "path in JSON payloads to the numbers of the column `value`;"
         " default: `$.value`"))
     starting_offsets: Mapping[str, Any] | str = field(default="earliest", metadata=_option(
-        _STARTING, _For.STREAM, "where a new query begins: `earliest` (the default), `latest`, or"
+        STARTING, _For.STREAM, "where a new query begins: `earliest` (the default), `latest`, or"
         " offsets, see below", name="startingOffsets", argument=""))
     max_events: int | None = field(default=None, metadata=_option(
-        _number(1, INT64_MAX), _For.STREAM, "maximum number of events per batch. The gateway walks"
+        number(1, INT64_MAX), _For.STREAM, "maximum number of events per batch. The gateway walks"
         " through them to count them: batches with a limit cost it up to twice as much",
         name="maxEventsPerBatch", argument=""))
     fails_on_loss: bool = field(default=True, metadata=_option(
-        _BOOLEAN, _For.STREAM, "`false`: go on if events were deleted before they were read, with a"
+        BOOLEAN, _For.STREAM, "`false`: go on if events were deleted before they were read, with a"
         " line in the log", name="failOnDataLoss", argument=""))
     # fmt: on
 

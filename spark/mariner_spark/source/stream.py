@@ -37,7 +37,8 @@ from mariner_spark import schema as schemas
 from mariner_spark.errors import DataLossError, GatewayUnavailableError, HistoryError, OptionError
 from mariner_spark.source import server_events
 from mariner_spark.source.gateway import Backoff, GatewayClient, GatewayPool, Pages, ReplayRequest
-from mariner_spark.source.options import Offsets, Options, decode_offsets, encode_offsets
+from mariner_spark.source.offsets import Offsets, decode_offsets, encode_offsets
+from mariner_spark.source.options import Options
 from mariner_spark.source.rows import Columns, event_batches, without_out_of_range
 from mariner_spark.source.server_events import ServerHistory, after, from_event
 

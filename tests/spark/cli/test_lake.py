@@ -198,6 +198,7 @@ def test_secrets_in_a_place_are_not_told() -> None:
     result = run("lake", "info", "hdfs://key:secret@name/lake")
     assert result.stderr.startswith("mariner: error: hdfs://name/lake: a lake is on a local path")
     assert without_secrets("abfss://box@account.host/a:b@c") == "abfss://box@account.host/a:b@c"
+    assert without_secrets("s3://AK:ab/c+d@box/a: no, s3a://:e@box") == "s3://box/a: no, s3a://box"
 
 
 def test_a_lake_that_cannot_be_there(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from mariner_spark import limits
 from mariner_spark.errors import LakeError
 from mariner_spark.lake import maintenance
 from mariner_spark.lake.maintenance import compact, info
-from mariner_spark.lake.tables import write_rows as write
+from mariner_spark.lake.parquet import write_rows as write
 from tests.spark.lake.beside import SIZE, work_beside
 from tests.spark.lake.support import append, commit, draw_events, named, opened, stored
 from tests.spark.lake.support import write as write_files
@@ -86,7 +86,7 @@ def test_of_two_at_once_one_counts(
             append(tmp_path, plain_events(300))
         return write(*arguments, **options)
 
-    monkeypatch.setattr("mariner_spark.lake.tables.write_rows", compact_between)
+    monkeypatch.setattr("mariner_spark.lake.parquet.write_rows", compact_between)
     done = compact(str(tmp_path), is_by_type=is_by_type)
     assert (n_writes, done.replaced) == (3, 0)  # a write is of new events
     assert stored(tmp_path) == rows_of(plain_events(300))

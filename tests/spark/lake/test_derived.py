@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from eventer_bridge.model import Event
 from mariner_spark.errors import LakeError
-from mariner_spark.lake import maintenance, tables
+from mariner_spark.lake import maintenance, parquet
 from mariner_spark.lake.maintenance import compact, info
 from mariner_spark.lake.tables import LATEST, ROLLUPS, Lake
 from tests.spark.lake.oracle import check_rollups
@@ -101,7 +101,7 @@ def test_beside_a_compaction(
         append(tmp_path, plain_events(n))
         maintenance.update(str(tmp_path))
     append(tmp_path, plain_events(150))
-    added, n_calls, compacting = tables.read_rows, 0, set[int]()
+    added, n_calls, compacting = parquet.read_rows, 0, set[int]()
 
     def compact_between(*arguments: Any, **options: Any) -> Any:
         nonlocal n_calls
@@ -113,7 +113,7 @@ def test_beside_a_compaction(
                 compacting.remove(thread)
         return added(*arguments, **options)
 
-    monkeypatch.setattr(tables, "read_rows", compact_between)
+    monkeypatch.setattr(parquet, "read_rows", compact_between)
     work(str(tmp_path))
     check(tmp_path, plain_events(150))
     assert behind(tmp_path) == [0, 0]

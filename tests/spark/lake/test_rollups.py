@@ -12,6 +12,7 @@ from typing import Any
 
 import duckdb
 import msgspec
+import pyarrow as pa
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
@@ -228,6 +229,38 @@ def test_only_files_with_changed_buckets_are_replaced(tmp_path: Path) -> None:
     maintenance.update(str(tmp_path))
     replaced = before - named(tmp_path, ROLLUPS)
     assert [i.partition("/")[0] for i in replaced] == ["every=1d"]
+    check_rollups(tmp_path)
+
+
+@pytest.mark.parametrize("n_rows", [1_000, 300, 100])
+def test_an_update_holds_a_bounded_number_of_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_rows: int
+) -> None:
+    """Late events are all over a time, with many types, of which hours and days are made anew."""
+    n_types, n_hours, begin_s = 60, 10, 1_735_689_600
+
+    def event(session: int, kind: int, second: int) -> Event:
+        at, number = Timestamp(begin_s + second, 0), JsonPayload.of(session)
+        return Event(EventId(8 + (kind < 0), session, 1), (f"t{kind % 60}",), at, None, number)
+
+    seconds = [3_600 * i + 60 * j for i in range(n_hours) for j in range(10)]
+    in_time = [
+        event(1 + i, i % n_types, seconds[i // n_types]) for i in range(n_types * len(seconds))
+    ]
+    append(tmp_path, in_time)
+    maintenance.update(str(tmp_path))
+    append(tmp_path, [event(1 + i, i - n_hours, 3_600 * i + 9) for i in range(n_hours)])
+    held: list[int] = []
+    roll = rollups.roll
+
+    def counted(pieces: pa.Table, width_us: int) -> pa.Table:
+        held.append(pieces.num_rows)
+        return roll(pieces, width_us)
+
+    monkeypatch.setattr(rollups, "roll", counted)
+    monkeypatch.setattr(limits, "ROLLED_ROWS", n_rows)
+    maintenance.update(str(tmp_path))
+    assert max(held) < 2 * n_rows
     check_rollups(tmp_path)
 
 

@@ -13,7 +13,7 @@ import pytest
 from msgspec import Raw
 
 from eventer_bridge.model import Event, EventId, JsonPayload, Timestamp
-from mariner_spark.reports import formats
+from mariner_spark.reports import formats, generate
 from tests.spark.reports.support import charts_of, run_report, table
 from tests.spark.support import fill
 
@@ -134,6 +134,16 @@ def test_figures_are_compared_with_the_span_before(store: Path, tmp_path: Path) 
         ["Gaps: Until the end", "0", "0", none],
         ["Gaps: Longest", "1 d 7 h", none, none],
     ]
+
+
+def test_a_change_of_what_is_negative_has_the_sign_of_the_difference() -> None:
+    """As latencies from the future."""
+    report = generate.REPORTS["latency"]
+    now, before = (dict.fromkeys(i.name for i in report.figures) for _ in range(2))
+    for figures, max_s in ((now, -1.0), (before, -2.0)):
+        figures["max_s"] = max_s
+    found = generate._compare([report], {"latency": now}, {"latency": before})
+    assert [i.change for i in found if i.before != formats.NOTHING] == [formats.growth(0.5)]
 
 
 def test_a_condition_that_holds_is_an_exit_code(store: Path, tmp_path: Path) -> None:

@@ -42,7 +42,11 @@ def test_the_console_reads_the_pattern(pattern: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["javascript:alert(1)", "console:80", "http://", "http://[::1", "https://a/#b"]
+    "text",
+    [
+        *("javascript:alert(1)", "console:80", "http://", "http://[::1", "https://a/#b"),
+        *("http://me:secret@a/", "http://me@a/", "http://a:0/", "http://a:65536/", "http://a:b/"),
+    ],
 )
 def test_an_address_that_is_none_is_refused(text: str) -> None:
     links.check("https://console.example/m/?gateway=a")

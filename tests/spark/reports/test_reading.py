@@ -1,5 +1,6 @@
 """Which events reports are about: of a lake, by types; and of a store, read as often as needed."""
 
+import contextlib
 import time
 from pathlib import Path
 from typing import Final
@@ -9,11 +10,12 @@ import pytest
 from duckdb import DuckDBPyConnection
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Raw
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
 import mariner_spark
-from eventer_bridge.model import EventType
+from eventer_bridge.model import Event, EventId, EventType, JsonPayload, Timestamp
 from eventer_bridge.subscription import Subscription
 from mariner_spark import times, type_path
 from mariner_spark.conditions import matches, type_bounds
@@ -119,3 +121,31 @@ def test_a_report_is_about_one_version_of_a_lake(tmp_path: Path) -> None:
     numbers = sum(row["count"] for row in table(tmp_path / "out", "values"))
     assert numbers == totals["values"]["numbers"] > 0
     assert table(tmp_path / "out", "latest")[0]["timestamp"] == at(T0 + 110 * S)
+
+
+@pytest.mark.parametrize("engine", ["spark", "duckdb"])
+def test_numbers_of_a_lake_that_cannot_be_read_are_counted(
+    request: pytest.FixtureRequest, tmp_path: Path, engine: str
+) -> None:
+    """Only if numbers are asked for; texts with digits are none."""
+    unread = ("1e999", '{"value": -1.5E+400}', f'{{"value":{"9" * 400}}}')
+    others = ('{"value": "1e999"}', '{"id": "0x1e999 deadbeef1e123"}', "null", '{"value": 1e99}')
+    append(
+        tmp_path,
+        [
+            Event(EventId(1, i, 1), ("a",), Timestamp(i, 0), None, JsonPayload(Raw(text.encode())))
+            for i, text in enumerate((*unread, *others), 1)
+        ],
+    )
+    job = ReportJob({"lake": str(tmp_path)}, "", tmp_path / "out", ["top"])
+    with contextlib.ExitStack() as stack:
+        source: sources.EventSource = (
+            sources.SparkSource(request.getfixturevalue("spark"))
+            if engine == "spark"
+            else stack.enter_context(sources.open_duckdb(0))
+        )
+        generate(source, job, lambda _step, _n_steps: None)
+        page = tmp_path / "out" / "report.html"
+        assert "Numbers not read" not in page.read_text(encoding="utf-8")
+        generate(source, job._replace(names=["values"]), lambda _step, _n_steps: None)
+        assert "<dt>Numbers not read</dt><dd>3</dd>" in page.read_text(encoding="utf-8")

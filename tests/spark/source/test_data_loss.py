@@ -16,7 +16,7 @@ from mariner_spark import limits
 from mariner_spark.errors import DataLossError, HistoryError
 from mariner_spark.source import options
 from mariner_spark.source.gateway import GatewayClient as Connection
-from mariner_spark.source.options import decode_offsets as decode
+from mariner_spark.source.offsets import decode_offsets as decode
 from mariner_spark.source.stream import StreamReader
 from tests.spark.source.streams import (
     Offset,
