@@ -135,9 +135,9 @@ PART_ROWS: Final = FILE_ROWS // 2
 """Events of a store that one process writes at a time: enough for two full row groups, and few
 enough that all processes end at about the same time."""
 
-ROLLED_ROWS: Final = 2_000_000
-"""Events and rollups, about, that an update of rollups holds at a time: 400 MB. More are those of
-a type that has more events in a minute."""
+ROLLED_ROWS: Final = 500_000
+"""Events and rollups, about, that an update of rollups holds at a time: 0.5 GB, with the file that
+is read. Only a type with more events in a minute takes more."""
 
 COMMIT_TRIES: Final = 20
 """Attempts to commit beside other writers; of several that commit at once, one succeeds."""

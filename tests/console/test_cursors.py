@@ -198,8 +198,9 @@ async def test_a_connection_is_closed_by_who_may_register(running: Running) -> N
 
 
 async def test_no_name_becomes_markup(running: Running) -> None:
+    first = {}
     for cursor, reason in zip(NAMES, reversed(hostile.TEXTS), strict=False):
-        await park(running.gateway, cursor, reason[:500])
+        first[cursor] = text_of((await park(running.gateway, cursor, reason[:500]))[0].id)
     url = running.console.url
     async with logged_in(running.browser, url, viewport=NARROW) as seen:
         page = seen.page
@@ -214,6 +215,7 @@ async def test_no_name_becomes_markup(running: Running) -> None:
         for cursor in NAMES:
             await pick(seen, cursor[:20])
             await seen.until(f"cursor {cursor[:20]}")
+            await page.get_by_role("cell", name=first[cursor]).first.wait_for()
             await page.get_by_role("button", name="Drop …").click()
             await page.get_by_role("dialog").get_by_text("all parked").wait_for()
             await page.get_by_role("button", name="Cancel").click()

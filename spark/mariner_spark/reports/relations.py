@@ -16,7 +16,7 @@ to be minded in a query:
 
 import contextlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
 
 import duckdb
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 Relation: TypeAlias = "DataFrame | DuckDBPyRelation"
 R = TypeVar("R", bound=Relation)
+T = TypeVar("T")
 
 _MACROS: Final = {
     "unix_micros(moment)": "epoch_us(moment)",
@@ -97,7 +98,8 @@ def persisted(relation: R) -> Iterator[R]:
             relation.unpersist()
         return
     table, view = f"table_{next(_numbers)}", f"relation_{next(_numbers)}"
-    relation.query(view, f"CREATE TEMP TABLE {table} AS SELECT * FROM {view}")
+    query = f"CREATE TEMP TABLE {table} AS SELECT * FROM {view}"
+    _computed(relation, lambda: relation.query(view, query))
     try:
         yield cast("R", relation.query(view, f"SELECT * FROM {table}"))
     finally:
@@ -107,9 +109,24 @@ def persisted(relation: R) -> Iterator[R]:
 def to_arrow(relation: Relation) -> pa.Table:
     """All rows, in columns that are the same whichever engine they come from; moments are UTC."""
     found = (
-        relation.to_arrow_table() if isinstance(relation, DuckDBPyRelation) else relation.toArrow()
+        _computed(relation, relation.to_arrow_table)
+        if isinstance(relation, DuckDBPyRelation)
+        else relation.toArrow()
     )
     return found.cast(pa.schema([pa.field(i.name, _arrow_type(i.type)) for i in found.schema]))
+
+
+def _computed(relation: DuckDBPyRelation, compute: Callable[[], T]) -> T:
+    """What DuckDB computes, in one thread where several had no memory.
+
+    It may fail where what they have at a moment cannot be put into files: of latencies of 25
+    million events, in 1 GB, one time of a hundred.
+    """
+    try:
+        return compute()
+    except duckdb.OutOfMemoryException:
+        relation.query(f"relation_{next(_numbers)}", "SET threads = 1")
+        return compute()
 
 
 def batches(relation: DuckDBPyRelation) -> Iterator[pa.RecordBatch]:

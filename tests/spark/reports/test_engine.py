@@ -4,8 +4,10 @@ import os
 import signal
 from pathlib import Path
 
+import duckdb
 import pytest
 from click.testing import Result
+from duckdb import DuckDBPyConnection
 
 from mariner_spark import limits
 from mariner_spark.errors import JavaError
@@ -91,6 +93,21 @@ def test_an_error_of_duckdb_is_a_line(
     assert result.exit_code == 1
     [line] = result.stderr.splitlines()
     assert line.startswith("mariner: error: DuckDB: Out of Memory Error:")
+
+
+def test_one_thread_computes_what_several_have_no_memory_for(duck: DuckDBPyConnection) -> None:
+    n_threads = []
+
+    def compute() -> str:
+        n_threads.append(duck.sql("SELECT current_setting('threads')").fetchall()[0][0])
+        if n_threads[-1] > 1:
+            raise duckdb.OutOfMemoryException
+        return "done"
+
+    duck.execute("SET threads = 2")
+    assert relations._computed(duck.sql("SELECT 1"), compute) == "done"
+    assert n_threads == [2, 1]
+    duck.execute("RESET threads")
 
 
 @pytest.mark.parametrize("n_events", [0, limits.DUCKDB_EVENTS])
