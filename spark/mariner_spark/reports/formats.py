@@ -70,8 +70,9 @@ def share(part: float) -> str:
 
 
 def growth(ratio: float) -> str:
-    """A change: ``+25 %``."""
-    return f"{ratio * 100:+,.0f}{_SPACE}%".replace("-", _MINUS)
+    """A change: ``+25 %``; ``0 %``, without a sign, only if exact."""
+    sign = "+" if ratio else ""
+    return f"{ratio * 100:{sign},.0f}{_SPACE}%".replace("-", _MINUS)
 
 
 def number(value: float) -> str:
@@ -98,7 +99,7 @@ def ratio(value: float) -> str:
 
 
 def moment(value: datetime) -> str:
-    """A moment, UTC: ``2025-01-01 12:00:00.25``, to milliseconds, without zeros at the end."""
+    """A moment by its clock, to milliseconds: ``2025-01-01 12:00:00.25``."""
     text = value.replace(tzinfo=None).isoformat(sep=" ", timespec="milliseconds")
     return text.rstrip("0").removesuffix(".") if "." in text else text
 

@@ -263,14 +263,16 @@ def _without_formulas(table: pa.Table) -> pa.Table:
 
 
 def _about(job: ReportJob, overview: Overview, zone: timezone) -> list[Fact]:
-    moments = (zones.at(times.to_datetime(us), zone) for us in overview.extent.span)
-    first, last = map(formats.moment, moments)
+    def shown(us: int) -> str:
+        return formats.moment(zones.at(times.to_datetime(us), zone))
+
+    first, last = map(shown, overview.extent.span)
     types = "all" if job.types is None else ", ".join("/".join(i) for i in job.types)
     requested = (
         ("Source", job.title),
         ("Types", types),
-        ("From", job.first),
-        ("To", job.last),
+        ("From", job.first and shown(times.parse(job.first))),
+        ("To", job.last and shown(times.parse_last(job.last))),
         ("Numbers", job.number_path),
         ("Time zone", None if job.zone == "UTC" else zones.title(job.zone, zone)),
         ("Events", f"{first} to {last}" if overview.extent.events else None),

@@ -61,8 +61,10 @@ def cells(page: str, report: str) -> Iterator[list[str]]:
 
 
 def test_times_are_those_of_the_zone(store: Path, tmp_path: Path) -> None:
-    page = make(store, tmp_path, "activity", "--time-zone", "Europe/Berlin")
+    asked = ("activity", "--from", "2025-03-22T00:00:00", "--time-zone", "Europe/Berlin")
+    page = make(store, tmp_path, *asked)
     zone = "Europe/Berlin, UTC+02:00"
+    assert "<dt>From</dt><dd>2025-03-22 02:00:00</dd>" in page
     assert f"<dd>{zone}</dd>" in page
     assert f"Times are {zone} throughout, the offset at the last event." in page
     begin = [datetime.fromisoformat(f"{row[1]}+02:00") for row in cells(page, "activity")]

@@ -44,6 +44,8 @@ CASES: list[tuple[Callable[[Any], str], Any, str]] = [
     (formats.share, 0.99999, "> 99.9 %"),
     (formats.share, 1, "100 %"),
     (formats.growth, 0.25, "+25 %"),
+    (formats.growth, 0.004, "+0 %"),
+    (formats.growth, 0.0, "0 %"),
     (formats.growth, -1, "\N{MINUS SIGN}100 %"),
     (formats.number, 0.0, "0"),
     (formats.number, -0.0, "0"),
