@@ -63,15 +63,13 @@ def _matches(pattern: EventType, quote: Quote) -> str:
         return f"({_HAS_SEGMENTS} AND regexp_like(type_path, {quote(expression)}))"
     if not segments:
         return "TRUE" if is_open else f"NOT {_HAS_SEGMENTS}"
-    # conditions by which Parquet skips row groups
     path = type_path.encode(segments)
     is_same = f"type_path = {quote(path)}"
-    # the character after / is 0
-    return (
-        f"({is_same} OR (type_path >= {quote(path + '/')} AND type_path < {quote(path + '0')}))"
-        if is_open
-        else is_same
-    )
+    if not is_open:
+        return is_same
+    # first a range by which Parquet skips row groups; the character after / is 0
+    bounds = f"type_path >= {quote(path)} AND type_path < {quote(path + '0')}"
+    return f"({bounds} AND ({is_same} OR type_path >= {quote(path + '/')}))"
 
 
 def type_bounds(types: Sequence[EventType] | None) -> Callable[[str, str], bool]:
