@@ -10,7 +10,8 @@ table anew.
 
 import dataclasses
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from typing import Final
@@ -156,11 +157,16 @@ def update(path: str, *, is_new: bool = False) -> None:
     """
     lake = Lake(path)
     lake.open()
-
     for name in (LATEST, ROLLUPS):
-        # until no other commit comes between
-        if not any(_update(lake, name, is_new) for _ in range(limits.COMMIT_TRIES)):
-            raise LakeError(f"{lake}: table {name}: {limits.COMMIT_TRIES} commits failed")
+        if is_new:
+            _remake(lake, name)
+        _until_committed(lake, name, partial(_update, lake, name))
+
+
+def _until_committed(lake: Lake, name: str, commit: Callable[[], bool]) -> None:
+    """Try until no other commit comes between; raises LakeError if that does not help."""
+    if not any(commit() for _ in range(limits.COMMIT_TRIES)):
+        raise LakeError(f"{lake}: table {name}: {limits.COMMIT_TRIES} commits failed")
 
 
 def behind(lake: Lake, version: int, table: DeltaTable) -> int:
@@ -188,25 +194,47 @@ def find_rollups(
     return None
 
 
-def _update(lake: Lake, name: str, is_new: bool) -> bool:
-    """Have a derived table include all events; false: another commit was faster."""
+def _update(lake: Lake, name: str) -> bool:
+    """Have a derived table include all events; false: there is more to be done."""
     table = lake.create(name)
     events = lake.open()  # after it: so it has all versions that the table includes
-    included, last = _included(table), events.version()
-    if included >= last and not is_new:
+    before, last = _included(table), events.version()
+    if before >= last:
         return True
-    paths = None if is_new or included < 0 else _added(lake, included + 1, last)
-    if is_new := paths is None:
-        paths = parquet.paths_of(events)
-    if name == LATEST:
-        done = Renewed(_latest(lake, [] if is_new else parquet.paths_of(table), paths), [])
-        replaces_all = is_new or bool(paths)
-    else:
-        done, replaces_all = rollups.renew(lake, events, None if is_new else table, paths), is_new
+    paths = None if before < 0 else _added(lake, before + 1, last)
+    if paths is None:
+        _remake(lake, name)
+        return False
+    if name == ROLLUPS:
+        done = rollups.renew(lake, events, table, paths)
+    elif paths:
+        done = Renewed(_latest(lake, parquet.paths_of(table), paths), [])
+    else:  # compactions only
+        done = Renewed([], [])
     now_ms = int(time.time() * 1000)
     gone = [RemoveAction(i.path, True, now_ms, None, {"every": i.partition}) for i in done.replaced]
-    transactions = [Transaction(_APP, last)]
+    transactions, replaces_all = [Transaction(_APP, last)], name == LATEST and bool(paths)
     return lake.commit(table, name, [*gone, *done.added], transactions, replaces_all=replaces_all)
+
+
+def _remake(lake: Lake, name: str) -> None:
+    """Make a derived table anew from the events that there are now.
+
+    What others commit to it meanwhile is replaced: the table then includes no later events.
+    """
+    lake.create(name)
+    events = lake.open()
+    paths = parquet.paths_of(events)
+    if name == LATEST:
+        added = _latest(lake, [], paths)
+    else:
+        added = rollups.renew(lake, events, None, paths).added
+    done = [Transaction(_APP, events.version())]
+    _until_committed(
+        lake,
+        name,
+        lambda: lake.commit(lake.open(name), name, added, done, replaces_all=True),
+    )
 
 
 def _latest(lake: Lake, known: list[str], paths: list[str]) -> list[AddAction]:

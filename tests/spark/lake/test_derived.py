@@ -19,7 +19,7 @@ from mariner_spark.lake import maintenance, parquet
 from mariner_spark.lake.maintenance import compact, info
 from mariner_spark.lake.tables import LATEST, ROLLUPS, Lake
 from tests.spark.lake.oracle import check_rollups
-from tests.spark.lake.support import append, opened
+from tests.spark.lake.support import append, named, opened
 from tests.spark.support import many_events, not_simplest, plain_events, rows_of
 
 
@@ -67,7 +67,18 @@ def test_each_commit_is_included_once(steps: list[str], odd: list[Event]) -> Non
                         maintenance.update(directory)
             else:
                 maintenance.update(directory)
-        check(root, drawn[:n])
+                check(root, drawn[:n])
+
+
+def test_nothing_changes_with_a_compaction_alone(tmp_path: Path) -> None:
+    for n in (50, 100):
+        append(tmp_path, plain_events(n))
+    maintenance.update(str(tmp_path))
+    compact(str(tmp_path))
+    before = named(tmp_path, LATEST)
+    assert behind(tmp_path) == [0, 0]
+    assert named(tmp_path, LATEST) == before
+    check(tmp_path, plain_events(100))
 
 
 @pytest.mark.parametrize("work", [maintenance.update, partial(maintenance.update, is_new=True)])

@@ -14,6 +14,7 @@ import duckdb
 import msgspec
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
@@ -196,7 +197,7 @@ def kill(*arguments, **options):
     os.kill(os.getpid(), signal.SIGKILL)
 
 Lake.commit = kill
-maintenance._update(Lake(sys.argv[1]), "rollups", False)
+maintenance._update(Lake(sys.argv[1]), "rollups")
 """
 
 
@@ -218,6 +219,33 @@ def test_an_update_that_is_killed_is_done_or_not(tmp_path: Path, moment: str) ->
     assert n_behind == (1 if moment == "before" else 0)
     maintenance.update(str(tmp_path))
     check_rollups(tmp_path)
+
+
+def test_tables_are_made_anew_once_beside_an_ingestion(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However often it updates them meanwhile."""
+    n_events, anew = 100, 0
+    append(tmp_path, plain_events(n_events))
+    renew = rollups.renew
+
+    def beside(lake: Lake, events: DeltaTable, table: DeltaTable | None, paths: list[str]) -> Any:
+        nonlocal n_events, anew
+        done = renew(lake, events, table, paths)
+        if table is None:
+            anew += 1
+            n_events += 100
+            append(tmp_path, plain_events(n_events))
+            with monkeypatch.context() as patch:
+                patch.setattr(rollups, "renew", renew)
+                maintenance.update(str(tmp_path))
+        return done
+
+    monkeypatch.setattr(rollups, "renew", beside)
+    maintenance.update(str(tmp_path), is_new=True)
+    assert (anew, n_events) == (1, 200)
+    check_rollups(tmp_path)
+    assert info(str(tmp_path)).tables[ROLLUPS].behind == 0
 
 
 def test_only_files_with_changed_buckets_are_replaced(tmp_path: Path) -> None:
