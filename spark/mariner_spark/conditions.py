@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Sequence
 from itertools import takewhile
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from eventer_bridge.model import EventType
 from mariner_spark import times, type_path
@@ -12,8 +12,6 @@ from mariner_spark.times import Interval
 
 Quote: TypeAlias = Callable[[str], str]
 """Makes a literal of a text."""
-
-_HAS_SEGMENTS: Final = f"type_path <> '{type_path.encode(())}'"
 
 
 def spark_text(value: str) -> str:
@@ -51,25 +49,30 @@ def within(column: str, time: Interval) -> list[str]:
 
 def matches(types: Sequence[EventType], quote: Quote = spark_text) -> str:
     """Condition: the type of a row matches one of these, with ``?`` and ``*``."""
-    return " OR ".join(_matches(i, quote) for i in types) or "FALSE"
+    exact, found = set[str](), []
+    for pattern in types:
+        is_open = pattern[-1:] == ("*",)
+        segments = pattern[:-1] if is_open else pattern
+        if "?" in segments:
+            found.append(_like(segments, quote, is_open=is_open))
+            continue
+        if is_open and not segments:
+            return "TRUE"
+        path = type_path.encode(segments)
+        exact.add(path)
+        if is_open:  # the character after / is 0
+            found.append(f"type_path >= {quote(path + '/')} AND type_path < {quote(path + '0')}")
+    if exact:
+        found.append(f"type_path IN ({', '.join(map(quote, sorted(exact)))})")
+    return " OR ".join(found) or "FALSE"
 
 
-def _matches(pattern: EventType, quote: Quote) -> str:
-    is_open = pattern[-1:] == ("*",)
-    segments = pattern[:-1] if is_open else pattern
-    if "?" in segments:
-        parts = ("[^/]*" if i == "?" else re.escape(type_path.encode((i,))) for i in segments)
-        expression = r"\A" + "/".join(parts) + (r"(/|\z)" if is_open else r"\z")
-        return f"({_HAS_SEGMENTS} AND regexp_like(type_path, {quote(expression)}))"
-    if not segments:
-        return "TRUE" if is_open else f"NOT {_HAS_SEGMENTS}"
-    path = type_path.encode(segments)
-    is_same = f"type_path = {quote(path)}"
-    if not is_open:
-        return is_same
-    # first a range by which Parquet skips row groups; the character after / is 0
-    bounds = f"type_path >= {quote(path)} AND type_path < {quote(path + '0')}"
-    return f"({bounds} AND ({is_same} OR type_path >= {quote(path + '/')}))"
+def _like(segments: Sequence[str], quote: Quote, *, is_open: bool) -> str:
+    """Condition: the type has these segments, of which some are ``?``."""
+    parts = ("[^/]*" if i == "?" else re.escape(type_path.encode((i,))) for i in segments)
+    expression = r"\A" + "/".join(parts) + (r"(/|\z)" if is_open else r"\z")
+    has_segments = f"type_path <> '{type_path.encode(())}'"
+    return f"{has_segments} AND regexp_like(type_path, {quote(expression)})"
 
 
 def type_bounds(types: Sequence[EventType] | None) -> Callable[[str, str], bool]:

@@ -33,7 +33,14 @@ from mariner_spark.errors import LakeError, OptionError
 from mariner_spark.lake import rollups, sql
 from mariner_spark.lake.parquet import files_of
 from mariner_spark.lake.spark_files import read_files
-from mariner_spark.lake.tables import EVENTS, ROLLUPS, TABLES, Lake, columns_of
+from mariner_spark.lake.tables import (
+    EVENTS,
+    FILES_DELETED,
+    ROLLUPS,
+    TABLES,
+    Lake,
+    columns_of,
+)
 from mariner_spark.source import kinds, options
 from mariner_spark.source.options import Selection
 from mariner_spark.times import Interval
@@ -238,7 +245,7 @@ def pieces(
 ) -> DataFrame:
     """Rollups as the lake has them, with the columns of ``schema.ROLLUP_SCHEMA``."""
     rows = _rows(spark, lake, ROLLUPS, found.paths(types), schema.ROLLUP_SCHEMA)
-    return reduce(DataFrame.where, found.conditions(types), rows)
+    return reduce(DataFrame.where, found.where(types), rows)
 
 
 def create_views(spark: SparkSession, lake: str | Path) -> None:
@@ -285,8 +292,7 @@ def _rows(
         except AnalysisException as e:
             if e.getCondition() != "PATH_NOT_FOUND":
                 raise
-            reason = "files of this version are deleted, as by a vacuum: read a later one"
-            raise LakeError(f"{lake}: table {table}: {reason}") from e
+            raise LakeError(f"{lake}: table {table}: {FILES_DELETED}") from e
     return read_files(spark, lake, table, paths, columns)
 
 

@@ -31,8 +31,8 @@ _GATEWAY_ERRORS: Final = frozenset(("host, port", "client_name, token"))
 _STORE_OPTION: Final = re.compile(r"^path(?=: )")
 """Option of a store in errors of the data source; on the command line it is ``--store``."""
 
-_SECRETS: Final = re.compile(r"(?<=://)[^@\s]*:[^@\s]*@")
-"""A secret may have a slash."""
+_SECRETS: Final = re.compile(r"(?<=://)[^/@:\s]*:(?:[^/\s]*@|(?![0-9]+/)[^@\s]*@)")
+"""A secret may have a slash; a host with a port is none."""
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 

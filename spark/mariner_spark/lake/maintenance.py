@@ -185,7 +185,11 @@ def find_rollups(
     exactly these events, or the buckets or the time begin or end within one. Raises LakeError.
     """
     table = lake.find(ROLLUPS)
-    if table is None or _included(table) > version or behind(lake, version, table):
+    if table is None:
+        return None
+    first, last = sorted((_included(table), version))
+    changes = _changes(lake, first + 1, last)
+    if changes is None or any(changes):
         return None
     edges = [time.first or 0, 0 if time.last is None else time.last + 1]
     for us in sorted(WIDTHS_US.values(), reverse=True):

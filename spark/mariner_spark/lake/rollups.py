@@ -76,7 +76,7 @@ class RollupFiles(NamedTuple):
         has_type = conditions.type_bounds(types)
         return [i.path for i in self.files if has_type(i.first_type, i.last_type)]
 
-    def conditions(
+    def where(
         self, types: Sequence[EventType] | None, quote: conditions.Quote = conditions.spark_text
     ) -> list[str]:
         """Conditions in SQL that rollups of these types must all satisfy."""

@@ -43,6 +43,8 @@ VALUE_PATH: Final = "mariner.valuePath"
 STATISTICS: Final = ("timestamp", "bucket", "server", "session", "type_path")
 """Columns whose bounds are in the log. Long payloads have no place there."""
 
+FILES_DELETED: Final = "files of this version are deleted, as by a vacuum: read a later one"
+
 _OLD_FORMAT: Final = "_manifest.json"
 _REFUSED: Final = re.compile(r"[][\\^|\x00-\x1f]|%[0-9A-Fa-f]{2}")
 """In a path, deltalake 1.6 fails on these."""

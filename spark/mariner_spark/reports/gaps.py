@@ -41,20 +41,12 @@ def find_gaps(
     """
     events = prepare(events)
     end_us = span_of(events).last if end_us is None else end_us
-    usual = f"""
-        SELECT type_path AS usual_of, CAST(silence_us AS DOUBLE) AS usual_us
-        FROM (
-            SELECT type_path, silence_us, count(*) OVER (PARTITION BY type_path) AS number,
-                row_number() OVER (PARTITION BY type_path ORDER BY silence_us) AS place
-            FROM silences WHERE NOT is_open
-        ) AS ordered
-        WHERE 2 * place IN (number, number + 1) AND number >= {limits.MIN_INTERVALS}
-    """
+    # the median is that of the intervals that have ended, which come first
+    by_length = "OVER (PARTITION BY type_path ORDER BY is_open, silence_us)"
+    median = "max(CASE WHEN 2 * place IN (number, number + 1) THEN silence_us END)"
+    enough, usual = f"number >= {limits.MIN_INTERVALS}", f"{median} OVER (PARTITION BY type_path)"
     if expected is not None:
-        usual = f"""
-            SELECT DISTINCT type_path AS usual_of, CAST({to_us(expected)} AS DOUBLE) AS usual_us
-            FROM silences
-        """
+        enough, usual, factor = "TRUE", f"{to_us(expected)}", 1.0
     sql = f"""
         WITH moments AS (
             SELECT type_path, unix_micros(timestamp) AS begin_us FROM {{events}}
@@ -67,12 +59,19 @@ def find_gaps(
             SELECT type_path, begin_us, coalesce(next_us, {end_us}) AS end_us,
                 coalesce(next_us, {end_us}) - begin_us AS silence_us, next_us IS NULL AS is_open
             FROM intervals WHERE coalesce(next_us, {end_us}) > begin_us
-        ), usual AS ({usual})
-        SELECT /*+ BROADCAST(usual) */ type_path, timestamp_micros(begin_us) AS begin,
-            timestamp_micros(end_us) AS end, {seconds("silence_us")} AS silence_s,
-            {seconds("usual_us")} AS expected_s, silence_us / usual_us AS ratio, is_open
-        FROM silences JOIN usual ON type_path = usual_of
-        WHERE silence_us > usual_us * {factor if expected is None else 1.0}
+        ), placed AS (
+            SELECT *, row_number() {by_length} AS place,
+                count(CASE WHEN NOT is_open THEN 1 END) OVER (PARTITION BY type_path) AS number
+            FROM silences
+        ), compared AS (
+            SELECT type_path, begin_us, end_us, silence_us, is_open, number,
+                CAST({usual} AS DOUBLE) AS usual_us
+            FROM placed
+        )
+        SELECT type_path, timestamp_micros(begin_us) AS begin, timestamp_micros(end_us) AS end,
+            {seconds("silence_us")} AS silence_s, {seconds("usual_us")} AS expected_s,
+            silence_us / usual_us AS ratio, is_open
+        FROM compared WHERE {enough} AND silence_us > usual_us * {factor}
     """
     return query(sql, events=events)
 

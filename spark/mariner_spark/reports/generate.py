@@ -4,6 +4,7 @@ The events come from a store, a lake or a gateway (``sources``). Runs in the dri
 """
 
 import contextlib
+import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timezone, tzinfo
 from pathlib import Path
@@ -143,7 +144,8 @@ def _job_before(job: ReportJob, overview: Overview) -> ReportJob:
     last = overview.extent.span.last if job.last is None else times.parse_last(job.last)
     end = max(first - 1, times.MIN_US)
     begin = max(end - max(last - first, 0), times.MIN_US)
-    return job._replace(first=times.to_iso(begin), last=times.to_iso(end))
+    is_open = job.last is None
+    return job._replace(first=times.to_iso(begin), last=times.to_iso(end), is_open=is_open)
 
 
 def _compare(
@@ -186,10 +188,11 @@ def _find(
             everything = stack.enter_context(relations.persisted(find_runs(everything)))
         n_unread = sources.count_unread(source, job, events) if "value" in needed else 0
         overview = _overview(events, n_unread)
-        zone = zones.clock(job.zone, overview.extent.span.last)
+        last_us = overview.extent.span.last
+        zone = zones.clock(job.zone, _moment_of(job, overview))
         settings = views.ReportSettings(
             extent=overview.extent,
-            end_us=max(end_us, overview.extent.span.last),
+            end_us=last_us if end_us is None else max(end_us, last_us),
             depth=job.depth,
             with_core=has_types,
             value_path=job.number_path,
@@ -203,11 +206,20 @@ def _find(
             step(report.name)
             about = everything if report.is_about_servers else events
             computed.append((report, *_compute(report, about, settings)))
-    spans.append(span_of_buckets(overview.extent.span, settings.origin_us))
+    if overview.extent.events or not spans:
+        spans.append(span_of_buckets(overview.extent.span, settings.origin_us))
     first = min(span.first for span in spans)
     last = max(settings.end_us, *(span.last for span in spans))
     begin, end = (views.ms(zones.at(times.to_datetime(us), zone)) for us in (first, last))
     return Found(overview, zone, (begin, end), computed)
+
+
+def _moment_of(job: ReportJob, overview: Overview) -> int:
+    """The moment whose offset from UTC the page has: of the last event, if there is one."""
+    if overview.extent.events:
+        return overview.extent.span.last
+    bound = job.last or job.first
+    return time.time_ns() // 1_000 if bound is None else times.parse(bound)
 
 
 _OVERVIEW_NEEDS: Final = ("server", "type_path", "timestamp", "payload_bytes")

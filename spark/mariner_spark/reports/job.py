@@ -25,7 +25,8 @@ class ReportJob(NamedTuple):
     created, and files in it are replaced. ``value_path`` is that of the number in a payload
     (``values``); None: the lake's, or ``values.DEFAULT_PATH``. ``depth``: number of segments of a
     type prefix. ``zone`` is the time zone of the page, ``console`` the address of a console that it
-    leads to; ``is_compared``: with the span before. ``version`` of a lake's table ``events`` is the
+    leads to; ``is_compared``: with the span before. ``is_open``: its time ends at its last event,
+    although ``last`` is set. ``version`` of a lake's table ``events`` is the
     one that all of the job sees; None: the latest.
     """
 
@@ -41,6 +42,7 @@ class ReportJob(NamedTuple):
     zone: str = "UTC"
     console: str | None = None
     is_compared: bool = False
+    is_open: bool = False
     version: int | None = None
 
     @property

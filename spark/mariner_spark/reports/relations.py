@@ -16,7 +16,7 @@ to be minded in a query:
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
 
 import duckdb
@@ -129,9 +129,9 @@ def _computed(relation: DuckDBPyRelation, compute: Callable[[], T]) -> T:
         return compute()
 
 
-def batches(relation: DuckDBPyRelation) -> Iterator[pa.RecordBatch]:
-    """All rows, a few at a time."""
-    yield from relation.to_arrow_reader(limits.FETCHED_ROWS)
+def of_batches(relation: DuckDBPyRelation, compute: Callable[[Iterable[pa.RecordBatch]], T]) -> T:
+    """What is computed of all rows, which are there a few at a time."""
+    return _computed(relation, lambda: compute(relation.to_arrow_reader(limits.FETCHED_ROWS)))
 
 
 def _arrow_type(found: pa.DataType) -> pa.DataType:

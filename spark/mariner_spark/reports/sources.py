@@ -15,16 +15,18 @@ from functools import partial, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 from duckdb import DuckDBPyConnection, DuckDBPyRelation
 from pyspark.sql.types import StructType
 
 from mariner_spark import conditions, limits, reader, schema, times, values
+from mariner_spark.errors import LakeError
 from mariner_spark.lake.ingest import do_all, processes
 from mariner_spark.lake.maintenance import count, find_rollups
 from mariner_spark.lake.rollups import RollupFiles
-from mariner_spark.lake.tables import EVENTS, ROLLUPS, Lake
+from mariner_spark.lake.tables import EVENTS, FILES_DELETED, ROLLUPS, Lake
 from mariner_spark.reports import relations
 from mariner_spark.reports.events import prepare, span_of
 from mariner_spark.reports.job import ReportJob
@@ -54,17 +56,17 @@ class EventSource(Protocol):
         """The rollups of those, of which buckets can be made (``maintenance.find_rollups``)."""
 
 
-def end_us(source: EventSource, job: ReportJob) -> int:
-    """Timestamp in microseconds until when a job sees silence.
+def end_us(source: EventSource, job: ReportJob) -> int | None:
+    """Timestamp in microseconds until when a job sees silence; None: until its last event.
 
-    It is the end of the job's time, but not after this moment; or that of the last event of any
-    type, for which a store or a gateway takes one look-up. Without types, it is not before the last
-    event of the job, either.
+    It is the end of the job's time, but not after this moment. A lake may lack what followed: of a
+    lake, and without such an end, it is the last event of any type in that time, for which a store
+    or a gateway takes one look-up.
     """
-    if job.last is not None:
+    if job.last is not None and job.lake is None and not job.is_open:
         return min(times.parse_last(job.last), time.time_ns() // 1_000)
     if job.types is None:
-        return times.MIN_US
+        return None
     if job.lake is not None:
         return span_of(source.read_lake(job._replace(types=None))).last
     if job.options.path is not None:
@@ -73,7 +75,7 @@ def end_us(source: EventSource, job: ReportJob) -> int:
         )
     else:
         found = network.last_timestamp(job.options.gateway, job.options.selection.time)
-    return times.MIN_US if found is None else times.to_us(found)
+    return None if found is None else times.to_us(found)
 
 
 def count_unread(source: EventSource, job: ReportJob, events: Relation) -> int:
@@ -159,9 +161,13 @@ class DuckDBSource(NamedTuple):
 
     def count_unread(self, job: ReportJob) -> int:
         """See :class:`EventSource`."""
+
+        def count(batches: Iterable[pa.RecordBatch]) -> int:
+            texts = (i.column("payload_json") for i in batches)
+            return sum(values.find(i, job.number_path).unread.true_count for i in texts)
+
         found = query(_NULL_WITH_NUMBER, events=self.read_lake(job))
-        texts = (i.column("payload_json") for i in relations.batches(found))
-        return sum(values.find(i, job.number_path).unread.true_count for i in texts)
+        return relations.of_batches(found, count)
 
     def read_rollups(self, job: ReportJob, width_us: int, origin_us: int) -> "Relation | None":
         """See :class:`EventSource`."""
@@ -171,14 +177,17 @@ class DuckDBSource(NamedTuple):
         types = job.options.selection.types
         paths = found.paths(types)
         rows = self._of_lake(Lake(str(job.lake)), ROLLUPS, paths, schema.ROLLUP_SCHEMA)
-        return _where(rows, found.conditions(types, relations.duckdb_text))
+        return _where(rows, found.where(types, relations.duckdb_text))
 
     def _of_lake(
         self, lake: Lake, table: str, paths: Sequence[str], columns: StructType
     ) -> DuckDBPyRelation:
         wanted = schema.arrow_schema(columns)
         if lake.is_local:
-            return self._of_files([f"{lake.uri(table)}/{i}" for i in paths], wanted)
+            try:
+                return self._of_files([f"{lake.uri(table)}/{i}" for i in paths], wanted)
+            except duckdb.IOException as e:
+                raise LakeError(f"{lake}: table {table}: {FILES_DELETED}") from e
         from pyarrow import dataset  # noqa: PLC0415  # slow to import, and only needed here
 
         files = lake.files(table)
@@ -216,6 +225,7 @@ def open_duckdb(n_events: int | None) -> Iterator[DuckDBSource]:
     ):
         connection.execute(f"SET memory_limit = '{limits.DUCKDB_MEMORY_BYTES}B'")
         connection.execute("SET temp_directory = ?", [folder])
+        connection.execute("SET parquet_metadata_cache = true")  # files do not change
         yield DuckDBSource(connection, Path(folder), n_events)
 
 

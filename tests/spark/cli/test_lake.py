@@ -199,6 +199,9 @@ def test_secrets_in_a_place_are_not_told() -> None:
     assert result.stderr.startswith("mariner: error: hdfs://name/lake: a lake is on a local path")
     assert without_secrets("abfss://box@account.host/a:b@c") == "abfss://box@account.host/a:b@c"
     assert without_secrets("s3://AK:ab/c+d@box/a: no, s3a://:e@box") == "s3://box/a: no, s3a://box"
+    assert without_secrets("s3://AK:p@ss@box/lake") == "s3://box/lake"
+    for harmless in ("http://a:80/?user=me@example.org", "s3://box/2025-01-01T12:00@site/lake"):
+        assert without_secrets(harmless) == harmless
 
 
 def test_a_lake_that_cannot_be_there(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def test_times_are_those_of_the_zone(store: Path, tmp_path: Path) -> None:
     zone = "Europe/Berlin, UTC+02:00"
     assert "<dt>From</dt><dd>2025-03-22 02:00:00</dd>" in page
     assert f"<dd>{zone}</dd>" in page
-    assert f"Times are {zone} throughout, the offset at the last event." in page
+    assert f"Times are {zone} throughout." in page
     begin = [datetime.fromisoformat(f"{row[1]}+02:00") for row in cells(page, "activity")]
     stored = [row["bucket"] for row in table(tmp_path, "activity")]
     assert begin == stored[: len(begin)]
@@ -136,6 +136,29 @@ def test_figures_are_compared_with_the_span_before(store: Path, tmp_path: Path) 
         ["Gaps: Until the end", "0", "0", none],
         ["Gaps: Longest", "1 d 7 h", none, none],
     ]
+
+
+def test_what_is_compared_ends_alike(tmp_path: Path) -> None:
+    """Without an end, both spans do with their last event."""
+    begin_s = int(datetime(2025, 1, 1, tzinfo=UTC).timestamp())
+    seconds = [86_400 * day + 600 * i for day in range(2) for i in range(100)]
+    fill(
+        tmp_path / "events",
+        [
+            Event(EventId(7, i, 1), ("a",), Timestamp(begin_s + second, 0), None, None)
+            for i, second in enumerate(seconds, 1)
+        ],
+    )
+    page = make(tmp_path / "events", tmp_path, "gaps", "--from", "2025-01-02", "--compare")
+    assert ["Gaps: Until the end", "0", "0", formats.NOTHING] in list(cells(page, "comparison"))
+
+
+def test_a_page_without_events_has_the_clock_of_its_time(store: Path, tmp_path: Path) -> None:
+    """In January 1970, London had summer time."""
+    asked = ("--from", "2025-12-01", "--time-zone", "Europe/London")
+    assert "Times are Europe/London, UTC throughout." in make(store, tmp_path, "top", *asked)
+    page = make(store, tmp_path, "top", *asked, "--to", "2026-06-01")
+    assert "Times are Europe/London, UTC+01:00 throughout." in page
 
 
 def test_a_change_of_what_is_negative_has_the_sign_of_the_difference() -> None:

@@ -19,6 +19,7 @@ from eventer_bridge.model import Event, EventId, EventType, JsonPayload, Timesta
 from eventer_bridge.subscription import Subscription
 from mariner_spark import times, type_path
 from mariner_spark.conditions import matches, type_bounds
+from mariner_spark.errors import LakeError
 from mariner_spark.lake import maintenance
 from mariner_spark.reports import relations, sources
 from mariner_spark.reports.events import Span, extent_of, prepare
@@ -90,16 +91,35 @@ def test_silence_lasts_until_the_end_of_the_time_or_the_last_event_of_all(
     stored = plain_events(N_EVENTS)
     append(tmp_path / "lake", stored)
     last = times.to_us(stored[-1].timestamp)
-    for source in ({"store": reported.store}, {"lake": str(tmp_path / "lake")}):
-        with sources.open_duckdb(0) as reader:
-            job = ReportJob(source, "", tmp_path, types=[("no", "such")])
+    ends = ("2025-01-01T00:00:59.5", "2025-02-02")  # before and after it
+    store, lake = (
+        ReportJob(source, "", tmp_path, types=[("no", "such")])
+        for source in ({"store": reported.store}, {"lake": str(tmp_path / "lake")})
+    )
+    with sources.open_duckdb(0) as reader:
+        for job in (store, lake):
             assert sources.end_us(reader, job) == last
-            for bound in ("2025-01-01T00:00:59.5", "2025-02-02"):  # before and after it
-                end = times.parse_last(bound)
-                assert sources.end_us(reader, job._replace(last=bound)) == end
-            before_us = time.time_ns() // 1_000
-            found = sources.end_us(reader, job._replace(last="9999-12-31"))
-            assert before_us <= found <= time.time_ns() // 1_000
+            assert sources.end_us(reader, job._replace(types=None)) is None
+        for end in ends:
+            assert sources.end_us(reader, store._replace(last=end)) == times.parse_last(end)
+        # it may lack what followed
+        in_time = [sources.end_us(reader, lake._replace(last=end)) for end in ends]
+        assert in_time == [T0 + 50 * S, last]
+        before_us = time.time_ns() // 1_000
+        found = sources.end_us(reader, store._replace(last="9999-12-31"))
+        assert found is not None
+        assert before_us <= found <= time.time_ns() // 1_000
+
+
+def test_files_that_a_vacuum_deleted_are_told_of(spark: SparkSession, tmp_path: Path) -> None:
+    for n_events in (10, 20):
+        append(tmp_path, plain_events(n_events))
+    job = ReportJob({"lake": str(tmp_path)}, "", tmp_path).pinned()
+    maintenance.compact(str(tmp_path), grace_hours=0)
+    with sources.open_duckdb(0) as reader:
+        for source in (reader, sources.SparkSource(spark)):
+            with pytest.raises(LakeError, match="events: files of this version are deleted, as by"):
+                source.read_lake(job)
 
 
 def test_a_report_is_about_one_version_of_a_lake(tmp_path: Path) -> None:
