@@ -6,14 +6,14 @@ late it comes. Minutes are computed from events, hours from minutes, and days fr
 beyond its bucket follows from the rows before and after (``sql.buckets``).
 
 An update computes the minutes anew that new events are in, and what is made of them; in order of
-time, and of some types after others if there are many, so that it holds about
+time, and of days with minutes of very many events some types after others, so that it holds about
 ``limits.ROLLED_ROWS`` events and rollups, and a row of each type. All widths are in one table, and
 change with one commit.
 """
 
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from itertools import pairwise
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -236,24 +236,18 @@ def renew(lake: Lake, events: DeltaTable, table: DeltaTable | None, paths: list[
     """
     known = [] if table is None else parquet.files_of(table, ROLLUPS)
     renewal = _Renewal(lake, parquet.files_of(events, EVENTS), known, paths)
-    for some_types in renewal.shares():
-        minutes = renewal.written("1m", renewal.minutes(some_types))
-        hours = renewal.written("1h", renewal.rolled("1h", "1m", minutes, some_types))
-        for _ in renewal.written("1d", renewal.rolled("1d", "1h", hours, some_types)):
+    for stretch in renewal.stretches():
+        minutes = renewal.written("1m", renewal.minutes(stretch))
+        hours = renewal.written("1h", renewal.rolled("1h", "1m", minutes, stretch))
+        for _ in renewal.written("1d", renewal.rolled("1d", "1h", hours, stretch)):
             pass
     return renewal.finish()
 
 
-def _touched(lake: Lake, paths: Iterable[str]) -> tuple[_Longs, _Longs]:
-    """Minutes with events of some files, ascending, and how many events of these are in each."""
-    minutes, counts = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-    for path in paths:
-        found = _start(_longs(parquet.read_rows(lake, EVENTS, path, ["timestamp"]).column(0)), "1m")
-        firsts = np.flatnonzero(np.diff(found, prepend=-1))  # most follow an event of the same one
-        minutes.append(found[firsts])
-        counts.append(np.diff(firsts, append=len(found)))
-    touched, places = np.unique(np.concatenate(minutes), return_inverse=True)
-    return touched, np.bincount(places, np.concatenate(counts), len(touched)).astype(np.int64)
+def _count(lake: Lake, path: str, time: Interval = EVER) -> tuple[_Longs, _Longs]:
+    """Minutes with events of a file, in some time, ascending, and how many are in each."""
+    at = parquet.read_rows(lake, EVENTS, path, ["timestamp"], time).column(0)
+    return np.unique(_start(_longs(at), "1m"), return_counts=True)
 
 
 def _start(at: _Longs, every: str) -> _Longs:
@@ -268,19 +262,25 @@ def _in_buckets(rows: pa.Table, every: str, buckets: _Longs, *, is_within: bool 
     return rows.filter(pa.array(is_in == is_within))
 
 
-class _SomeTypes(NamedTuple):
-    """About one in ``of`` types, others for each ``number`` from 0 on."""
+class _Stretch(NamedTuple):
+    """What is made anew at a time: whole days, and of these about one in ``n_shares`` types.
 
-    number: int
-    of: int
+    ``minutes`` are the places of their touched minutes; ``time`` is from the begin of the first day
+    to that of the next stretch. ``share``: which types, from 0 on.
+    """
+
+    minutes: slice
+    time: tuple[int, int]
+    share: int
+    n_shares: int
 
     def select(self, rows: pa.Table) -> pa.Table:
         """The rows of these types."""
-        if self.of == 1 or not rows.num_rows:
+        if self.n_shares == 1 or not rows.num_rows:
             return rows
         types, ranks = parquet.rank(rows.column("type_path"))
-        numbers = [zlib.crc32(i.encode()) % self.of for i in types.to_pylist()]
-        return rows.filter(pa.array((np.array(numbers) == self.number)[ranks]))
+        shares = [zlib.crc32(i.encode()) % self.n_shares for i in types.to_pylist()]
+        return rows.filter(pa.array((np.array(shares) == self.share)[ranks]))
 
 
 class _Span(NamedTuple):
@@ -302,13 +302,16 @@ class _Renewal:
         self, lake: Lake, events: list[TableFile], known: list[TableFile], paths: list[str]
     ) -> None:
         self._lake, self._known = lake, known
-        # of each minute, about how many rows are read
-        minutes, self._rows = _touched(lake, paths)
+        counted = [(np.zeros(0, np.int64),) * 2, *(_count(lake, i) for i in paths)]
+        found, counts = (np.concatenate(i) for i in zip(*counted, strict=True))
+        minutes, places = np.unique(found, return_inverse=True)
         self.touched = {every: np.unique(_start(minutes, every)) for every in WIDTHS_US}
         self._events = self._spans("1m", events)
-        self._rows += self._count("1m", [i for i in self._events if i.file.path not in {*paths}])
+        # how many rows are read of each minute: of rollups about
+        self._rows = np.bincount(places, counts, len(minutes)).astype(np.int64)
+        self._count_known({*paths})
         for finer, every in pairwise(WIDTHS_US):
-            n_rows = self._count(every, self._overlapping(finer, every))
+            n_rows = self._estimate(every, self._overlapping(finer, every))
             self._rows[np.searchsorted(minutes, self.touched[every])] += n_rows
         self._added: list[AddAction] = []
         self._waiting: dict[str, list[pa.Table]] = {every: [] for every in WIDTHS_US}
@@ -329,8 +332,19 @@ class _Renewal:
         """Files of finer rollups that may be in some time, and in buckets that are touched."""
         return self._spans(every, [i for i in self._known if i.partition == finer], time)
 
-    def _count(self, every: str, spans: list[_Span]) -> _Longs:
-        """About how many rows files have in each touched bucket, if they are spread evenly."""
+    def _count_known(self, new: set[str]) -> None:
+        """Add the events of the touched minutes that are not new."""
+        minutes = self.touched["1m"]
+        for begin, end, file in self._events:
+            if file.path not in new:
+                time = Interval(int(minutes[begin]), int(minutes[end - 1]) + WIDTHS_US["1m"] - 1)
+                found, counts = _count(self._lake, file.path, time)
+                places = np.searchsorted(minutes, found)
+                is_in = minutes[np.minimum(places, len(minutes) - 1)] == found
+                self._rows[places[is_in]] += counts[is_in]
+
+    def _estimate(self, every: str, spans: list[_Span]) -> _Longs:
+        """About how many rollups files have in each touched bucket, if they are spread evenly."""
         changes = np.zeros(len(self.touched[every]) + 1)
         for begin, end, file in spans:
             n_buckets = end - begin
@@ -340,33 +354,42 @@ class _Renewal:
             changes[end] -= file.rows / n_buckets
         return np.ceil(np.cumsum(changes)[:-1]).astype(np.int64)
 
-    def shares(self) -> list[_SomeTypes]:
-        """All types, in as many shares as it takes to hold the rows of one minute."""
-        n_shares = 1 + int(self._rows.max(initial=0) // limits.ROLLED_ROWS)
-        return [_SomeTypes(number, n_shares) for number in range(n_shares)]
+    def stretches(self) -> Iterator[_Stretch]:
+        """All that is touched, with as many shares as it takes to hold the rows of one minute."""
+        days, minutes = self.touched["1d"], self.touched["1m"]
+        if not len(days):
+            return
+        begins = np.searchsorted(minutes, days)
+        n_shares = 1 + np.maximum.reduceat(self._rows, begins) // limits.ROLLED_ROWS
+        edges = [0, *(np.flatnonzero(np.diff(n_shares)) + 1).tolist(), len(days)]
+        for i, j in pairwise(edges):
+            is_last = j == len(days)
+            places = slice(int(begins[i]), len(minutes) if is_last else int(begins[j]))
+            time = int(days[i]), _END if is_last else int(days[j])
+            for share in range(int(n_shares[i])):
+                yield _Stretch(places, time, share, int(n_shares[i]))
 
-    def minutes(self, some_types: _SomeTypes) -> _Rows:
+    def minutes(self, stretch: _Stretch) -> _Rows:
         """Rollups of the touched minutes, made of events, in parts that are held at a time."""
         minutes, width = self.touched["1m"], WIDTHS_US["1m"]
-        numbers = np.cumsum(self._rows // some_types.of) // limits.ROLLED_ROWS
-        edges = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(minutes)]
+        begin, end, _ = stretch.minutes.indices(len(minutes))
+        numbers = np.cumsum(-(-self._rows[begin:end] // stretch.n_shares)) // limits.ROLLED_ROWS
+        edges = [begin, *(np.flatnonzero(np.diff(numbers)) + 1 + begin).tolist(), end]
         names = ["type_path", "value", *ORDER]
         for i, j in pairwise(edges):
             part = minutes[i:j]
-            if not len(part):
-                continue
             time = Interval(int(part[0]), int(part[-1]) + width - 1)
             found = [
-                some_types.select(
+                stretch.select(
                     _in_buckets(
                         parquet.read_rows(self._lake, EVENTS, file.path, names, time), "1m", part
                     )
                 )
-                for begin, end, file in self._events
-                if begin < j and i < end
+                for first, last, file in self._events
+                if first < j and i < last
             ]
             rows = roll(_pieces(pa.concat_tables(found)), width)
-            yield rows, _END if j == len(minutes) else int(minutes[j])
+            yield rows, stretch.time[1] if j == end else int(minutes[j])
 
     def written(self, every: str, found: _Rows) -> _Rows:
         """The same rollups, which are also written to files."""
@@ -377,11 +400,11 @@ class _Renewal:
                 self._write(every)
             yield rows, end
 
-    def rolled(self, every: str, finer: str, found: _Rows, some_types: _SomeTypes) -> _Rows:
+    def rolled(self, every: str, finer: str, found: _Rows, stretch: _Stretch) -> _Rows:
         """Rollups made of finer ones: of those found, and of those that stay as they are."""
-        pending, begin = _SCHEMA.empty_table(), -_END
+        pending, begin = _SCHEMA.empty_table(), stretch.time[0]
         for new, end in found:
-            kept = some_types.select(self._kept(finer, every, Interval(begin, end - 1)))
+            kept = stretch.select(self._kept(finer, every, Interval(begin, end - 1)))
             rows = roll(pa.concat_tables([pending, kept, new]), WIDTHS_US[every])
             edge = end // WIDTHS_US[every] * WIDTHS_US[every]
             is_whole = pa.array(_longs(rows.column("bucket")) < edge)

@@ -278,6 +278,41 @@ def test_an_update_holds_a_bounded_number_of_rows(
     append(tmp_path, in_time)
     maintenance.update(str(tmp_path))
     append(tmp_path, [event(1 + i, i - n_hours, 3_600 * i + 9) for i in range(n_hours)])
+    held = count_rolled(monkeypatch)
+    monkeypatch.setattr(limits, "ROLLED_ROWS", n_rows)
+    maintenance.update(str(tmp_path))
+    assert max(held) < 2 * n_rows
+    check_rollups(tmp_path)
+
+
+@pytest.mark.parametrize("is_by_type", [False, True])
+def test_so_it_does_of_events_that_come_in_bursts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_by_type: bool
+) -> None:
+    """Nearly all rows of a file are in few of its minutes."""
+    begin_s, n_each = 1_735_689_600, 200
+
+    def event(server: int, session: int, second: int) -> Event:
+        at, kind = Timestamp(begin_s + second, 0), (f"t{session % 20}",)
+        return Event(EventId(server, session, 1), kind, at, None, JsonPayload.of(session))
+
+    hours = [3_600 * i for i in range(30)]
+    bursts = [
+        event(1, 1 + i * n_each + j, hours[i] + j // 5) for i in range(30) for j in range(n_each)
+    ]
+    append(tmp_path, bursts)
+    maintenance.update(str(tmp_path))
+    maintenance.compact(str(tmp_path), is_by_type=is_by_type)
+    append(tmp_path, [event(2, 1 + i, hour + 9) for i, hour in enumerate(hours)])
+    held = count_rolled(monkeypatch)
+    monkeypatch.setattr(limits, "ROLLED_ROWS", 600)
+    maintenance.update(str(tmp_path))
+    assert max(held) < 1_200
+    check_rollups(tmp_path)
+
+
+def count_rolled(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The numbers of rows that are rolled at a time."""
     held: list[int] = []
     roll = rollups.roll
 
@@ -286,9 +321,31 @@ def test_an_update_holds_a_bounded_number_of_rows(
         return roll(pieces, width_us)
 
     monkeypatch.setattr(rollups, "roll", counted)
-    monkeypatch.setattr(limits, "ROLLED_ROWS", n_rows)
+    return held
+
+
+def test_one_full_minute_does_not_have_all_read_in_shares(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drafts = [(day * 86_400 + i, f"t{i % 7}") for day in range(5) for i in range(100)]
+    drafts[200:300] = [(2 * 86_400, f"t{i % 7}") for i in range(100)]
+    events = [
+        Event(EventId(1, i, 1), (kind,), Timestamp(second, 0), None, JsonPayload.of(i))
+        for i, (second, kind) in enumerate(drafts, 1)
+    ]
+    append(tmp_path, events)
+    n_read, read = 0, rollups._pieces
+
+    def counted(rows: pa.Table) -> pa.Table:
+        nonlocal n_read
+        n_read += 1
+        return read(rows)
+
+    monkeypatch.setattr(rollups, "_pieces", counted)
+    monkeypatch.setattr(limits, "ROLLED_ROWS", 60)
     maintenance.update(str(tmp_path))
-    assert max(held) < 2 * n_rows
+    n_shares, n_minutes = 2, 9
+    assert n_read < n_minutes + 2 * n_shares
     check_rollups(tmp_path)
 
 
