@@ -164,7 +164,10 @@ class Parsed(click.ParamType):  # type: ignore[type-arg]  # of newer versions
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> object:
         try:
+            value.encode()
             return self._parse(value)
+        except UnicodeEncodeError:
+            self.fail(f"{value!r} is not UTF-8 text", param, ctx)
         except InvalidEventError as e:
             self.fail(str(e), param, ctx)
 

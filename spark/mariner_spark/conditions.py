@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Callable, Sequence
-from itertools import takewhile
+from itertools import accumulate, groupby, takewhile
+from operator import itemgetter
 from typing import TypeAlias
 
 from eventer_bridge.model import EventType
-from mariner_spark import times, type_path
+from mariner_spark import limits, times, type_path
 from mariner_spark.source.options import Selection
 from mariner_spark.times import Interval
 
@@ -49,30 +50,29 @@ def within(column: str, time: Interval) -> list[str]:
 
 def matches(types: Sequence[EventType], quote: Quote = spark_text) -> str:
     """Condition: the type of a row matches one of these, with ``?`` and ``*``."""
-    exact, found = set[str](), []
-    for pattern in types:
-        is_open = pattern[-1:] == ("*",)
-        segments = pattern[:-1] if is_open else pattern
-        if "?" in segments:
-            found.append(_like(segments, quote, is_open=is_open))
-            continue
-        if is_open and not segments:
-            return "TRUE"
-        path = type_path.encode(segments)
-        exact.add(path)
-        if is_open:  # the character after / is 0
-            found.append(f"type_path >= {quote(path + '/')} AND type_path < {quote(path + '0')}")
-    if exact:
-        found.append(f"type_path IN ({', '.join(map(quote, sorted(exact)))})")
-    return " OR ".join(found) or "FALSE"
+    if not types or ("*",) in types:
+        return "TRUE" if types else "FALSE"
+    exact = {type_path.encode(i) for i in types if i[-1:] != ("*",) and "?" not in i}
+    found = [f"type_path IN ({', '.join(map(quote, sorted(exact)))})"] if exact else []
+    # a few regular expressions are faster than one for each pattern
+    patterns = sorted({_expression(i) for i in types if i[-1:] == ("*",) or "?" in i})
+    lengths = accumulate(len(i) + 1 for i in patterns)
+    numbered = zip((i // limits.EXPRESSION_CHARACTERS for i in lengths), patterns, strict=True)
+    for _, group in groupby(numbered, itemgetter(0)):
+        expression = rf"\A(?:{'|'.join(i for _, i in group)})"
+        found.append(f"(type_path <> '~' AND regexp_like(type_path, {quote(expression)}))")
+    # by which Parquet skips row groups
+    ranges = [_range(i) for i in types]
+    first, last = (quote(edge) for edge in (min(i for i, _ in ranges), max(i for _, i in ranges)))
+    return f"type_path >= {first} AND type_path <= {last} AND ({' OR '.join(found)})"
 
 
-def _like(segments: Sequence[str], quote: Quote, *, is_open: bool) -> str:
-    """Condition: the type has these segments, of which some are ``?``."""
+def _expression(pattern: EventType) -> str:
+    """Regular expression of the type paths that match a pattern."""
+    is_open = pattern[-1:] == ("*",)
+    segments = pattern[:-1] if is_open else pattern
     parts = ("[^/]*" if i == "?" else re.escape(type_path.encode((i,))) for i in segments)
-    expression = r"\A" + "/".join(parts) + (r"(/|\z)" if is_open else r"\z")
-    has_segments = f"type_path <> '{type_path.encode(())}'"
-    return f"{has_segments} AND regexp_like(type_path, {quote(expression)})"
+    return "/".join(parts) + (r"(?:/|\z)" if is_open else r"\z")
 
 
 def type_bounds(types: Sequence[EventType] | None) -> Callable[[str, str], bool]:

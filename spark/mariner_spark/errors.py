@@ -4,7 +4,8 @@ Errors of the store are ``StorageError`` of ``eventer_bridge``, errors of the pr
 ``MarinerError`` of ``mariner``.
 """
 
-from typing import Any
+import reprlib
+from typing import Any, Final
 
 
 class MarinerSparkError(Exception):
@@ -21,6 +22,15 @@ class LakeError(MarinerSparkError):
 
 class NoLakeError(LakeError):
     """There is no lake; the text has its path."""
+
+
+_repr: Final = reprlib.Repr()
+_repr.maxstring = 200
+
+
+def quoted(text: str) -> str:
+    """A user's text in an error: shortened in the middle if it is long."""
+    return _repr.repr(text)
 
 
 class OptionError(MarinerSparkError):

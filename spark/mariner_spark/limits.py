@@ -152,6 +152,12 @@ MAINTENANCE_S: Final = 3600.0
 UPDATE_S: Final = 60.0
 """Period at which it updates the derived tables: ``latest`` is written anew each time."""
 
+# --- conditions ---------------------------------------------------------------------------
+
+EXPRESSION_CHARACTERS: Final = 20_000
+"""Length of regular expressions that patterns of types are joined to: of twice as many, DuckDB
+takes ten times as long."""
+
 # --- Java ---------------------------------------------------------------------------------
 
 MIN_JAVA_VERSION: Final = 17

@@ -3,6 +3,7 @@
 A figure is one of a report's totals, and named ``REPORT.FIGURE``, as ``gaps.longest_s``.
 """
 
+import math
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from typing_extensions import override
 
-from mariner_spark.errors import OptionError
+from mariner_spark.errors import OptionError, quoted
 from mariner_spark.reports import formats
 
 _OPERATORS: Final[Mapping[str, Callable[[float, float], bool]]] = {
@@ -49,8 +50,10 @@ def parse(text: str, known: Mapping[str, Sequence[str]]) -> Condition:
     Raises OptionError: it is none, or names what there is not.
     """
     match = _CONDITION.fullmatch(text)
-    if match is None:
-        raise OptionError("fail_if", f"{text!r}: expected REPORT.FIGURE > NUMBER, or <, <=, >=, =")
+    if match is None or not math.isfinite(float(match[4])):
+        raise OptionError(
+            "fail_if", f"{quoted(text)}: expected REPORT.FIGURE > NUMBER, or <, <=, >=, ="
+        )
     report, figure, relation, number = match.groups()
     if report not in known:
         raise OptionError("fail_if", f"{text!r}: no report {report}, made are {', '.join(known)}")

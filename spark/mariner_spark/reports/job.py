@@ -91,6 +91,10 @@ def check(job: ReportJob) -> None:
     if job.is_compared and job.first is None:
         raise OptionError("compare", "needs the begin of the span: give --from")
     zones.check(job.zone)
+    try:
+        str(job.folder).encode()  # for those who write files
+    except UnicodeEncodeError as e:
+        raise OptionError("out", f"{str(job.folder)!r}: expected a name in UTF-8") from e
     refuse_within_store(job.folder / PAGE)
     path, of_lake = job.options.path, job.path_of_lake
     if of_lake is not None:

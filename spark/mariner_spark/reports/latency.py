@@ -30,35 +30,47 @@ def find_latencies(events: R, *, depth: int = 2, late: timedelta = LATE) -> R:
     * ``p50_s``, ``p95_s``, ``p99_s``: percentiles of the latency in seconds, without future events:
       the least one that so many percent do not exceed
     """
-    percentiles = ", ".join(
-        f"{seconds(f'min(CASE WHEN 100 * place >= {part} * total THEN latency_us END)')} AS {name}"
+    columns = ", ".join(
+        f"{seconds(f'min(CASE WHEN part = {part} THEN latency_us END)')} AS {name}"
         for name, part in _PERCENTILES.items()
     )
-    # counted first, so that few are put in order
+    parts = ", ".join(f"({i})" for i in _PERCENTILES.values())
+    # in order are only classes of latencies, and those of the classes that have a percentile
     sql = f"""
         WITH latencies AS (
             SELECT {prefix(depth)} AS prefix,
                 unix_micros(timestamp) - unix_micros(source_timestamp) AS latency_us
             FROM {{events}}
-        ), counted AS (
-            SELECT prefix, latency_us, count(*) AS number
-            FROM latencies GROUP BY prefix, latency_us
+        ), classes AS (
+            SELECT prefix, {_class_of("latency_us")} AS class, count(*) AS number
+            FROM latencies WHERE latency_us >= 0 GROUP BY 1, 2
+        ), reached AS (
+            SELECT prefix, class, number, sum(number) OVER (PARTITION BY prefix) AS total,
+                sum(number) OVER (PARTITION BY prefix ORDER BY class) AS upto
+            FROM classes
+        ), chosen AS (
+            SELECT prefix AS chosen_of, class, total, upto - number AS before, part
+            FROM reached JOIN (SELECT * FROM (VALUES {parts}) AS parts(part)) AS parts
+                ON 100 * upto >= part * total AND 100 * (upto - number) < part * total
+        ), near AS (
+            SELECT /*+ BROADCAST(chosen) */ prefix, part, total, before, latency_us,
+                count(*) AS number
+            FROM latencies JOIN chosen
+                ON prefix = chosen_of AND {_class_of("latency_us")} = class
+            WHERE latency_us >= 0 GROUP BY prefix, part, total, before, latency_us
         ), placed AS (
-            SELECT prefix AS percentile_of, latency_us,
-                sum(number) OVER (PARTITION BY prefix) AS total,
-                sum(number) OVER (
-                    PARTITION BY prefix ORDER BY latency_us ROWS UNBOUNDED PRECEDING
-                ) AS place
-            FROM counted WHERE latency_us >= 0
+            SELECT prefix, part, total, latency_us,
+                before + sum(number) OVER (PARTITION BY prefix, part ORDER BY latency_us) AS place
+            FROM near
         ), percentiles AS (
-            SELECT percentile_of, {percentiles} FROM placed GROUP BY percentile_of
+            SELECT prefix AS percentile_of, {columns}
+            FROM placed WHERE 100 * place >= part * total GROUP BY prefix
         ), found AS (
-            SELECT prefix, CAST(sum(number) AS BIGINT) AS events,
-                {_count("latency_us IS NOT NULL")} AS with_source,
-                {_count(f"latency_us > {to_us(late)}")} AS late,
-                {_count("latency_us < 0")} AS future,
+            SELECT prefix, count(*) AS events, count(latency_us) AS with_source,
+                count(CASE WHEN latency_us > {to_us(late)} THEN 1 END) AS late,
+                count(CASE WHEN latency_us < 0 THEN 1 END) AS future,
                 {seconds("min(latency_us)")} AS min_s, {seconds("max(latency_us)")} AS max_s
-            FROM counted GROUP BY prefix
+            FROM latencies GROUP BY prefix
         )
         SELECT prefix, events, with_source, late, future, min_s, {", ".join(_PERCENTILES)}, max_s
         FROM found LEFT JOIN percentiles ON prefix = percentile_of
@@ -66,8 +78,13 @@ def find_latencies(events: R, *, depth: int = 2, late: timedelta = LATE) -> R:
     return query(sql, events=prepare(events))
 
 
-def _count(condition: str) -> str:
-    return f"CAST(sum(CASE WHEN {condition} THEN number ELSE 0 END) AS BIGINT)"
+def _class_of(us: str) -> str:
+    """Class of a latency in microseconds, which rises with it: its first three digits."""
+    cases = (
+        f"WHEN {us} < {1_000 * 10**power} THEN {1_000 * power} + floor({us} / {10**power})"
+        for power in range(16)
+    )
+    return f"CAST(CASE {' '.join(cases)} END AS BIGINT)"
 
 
 # --- on the page --------------------------------------------------------------------------

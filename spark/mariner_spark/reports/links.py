@@ -8,7 +8,7 @@ import msgspec
 
 from eventer_bridge.model import EventType, format_event_type
 from mariner_spark import times, type_path
-from mariner_spark.errors import OptionError
+from mariner_spark.errors import OptionError, quoted
 
 _LIMIT: Final = 1_000
 """Events that such a query shows: the first ones."""
@@ -35,6 +35,7 @@ def of_prefix(path: str, begin: datetime | None = None, end: datetime | None = N
 def check(console: str) -> None:
     """Refuse what cannot be the address of a console; raises OptionError."""
     try:
+        console.encode()  # to a page
         parts = urlsplit(console)
         is_address = (
             parts.scheme in {"http", "https"}
@@ -46,7 +47,8 @@ def check(console: str) -> None:
     except ValueError:
         is_address = False
     if not is_address:
-        raise OptionError("console", f"{console!r}: expected an address as http://127.0.0.1:23080")
+        example = "http://127.0.0.1:23080"
+        raise OptionError("console", f"{quoted(console)}: expected an address as {example}")
 
 
 def link(console: str, behind: Behind) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from mariner_spark import times
-from mariner_spark.errors import OptionError
+from mariner_spark.errors import OptionError, quoted
 from mariner_spark.reports.events import ORIGIN_US, to_us
 
 
@@ -19,7 +19,7 @@ def check(name: str) -> None:
     try:
         ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as e:
-        text = f"{name!r}: no such time zone, expected one as Europe/Berlin"
+        text = f"{quoted(name)}: no such time zone, expected one as Europe/Berlin"
         raise OptionError("time_zone", text) from e
 
 

@@ -24,7 +24,7 @@ from eventer_bridge.errors import ConfigurationError
 from eventer_bridge.model import INT64_MAX, EventType
 from eventer_bridge.subscription import Subscription
 from mariner_spark import limits, values
-from mariner_spark.errors import OptionError
+from mariner_spark.errors import OptionError, quoted
 from mariner_spark.source.kinds import (
     BOOLEAN,
     CLIP,
@@ -300,7 +300,7 @@ def _parse(name: str, text: str) -> Any:
     try:
         return _OPTIONS[name][1].kind.parse(text)
     except ValueError as e:
-        raise OptionError(name, f"{text!r}: {e}") from e
+        raise OptionError(name, f"{quoted(text)}: {e}") from e
 
 
 def _check(options: Options) -> None:

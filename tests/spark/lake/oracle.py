@@ -1,6 +1,7 @@
 """Rollups in plain Python, from all events."""
 
 import math
+import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
@@ -95,7 +96,7 @@ def approximately(name: str, value: Any, row: Row) -> Any:
     if name.endswith("mean") and value is not None and other is not None:
         size = max(abs(row["min"]), abs(row["max"]))
         assert math.isfinite(value)
-        return pytest.approx(value, rel=1e-9, abs=size * 1e-9)
+        return pytest.approx(value, rel=1e-9, abs=max(size * 1e-9, sys.float_info.min))
     return value
 
 

@@ -317,3 +317,11 @@ def test_nothing_is_made_in_a_store(tmp_path: Path) -> None:
     expected = f"{page}: is in the event store {store}: choose a path outside it"
     assert error_of(run_report("top", "--store", store, "--out", store / "out"), 1) == expected
     assert not page.parent.exists()
+
+
+@pytest.mark.parametrize("pattern", ["\udcff", "a/\udcff/?"])
+def test_a_type_that_is_not_utf_8_is_refused(tmp_path: Path, pattern: str) -> None:
+    result = run_report("top", "--store", tmp_path, "--out", tmp_path / "out", "--type", pattern)
+    assert result.exit_code == 2
+    line = f"Error: Invalid value for '--type': {pattern!r} is not UTF-8 text"
+    assert result.stderr.splitlines()[-1] == line

@@ -18,6 +18,7 @@ def test_conditions_are_read() -> None:
     ("text", "reason"),
     [
         ("gaps > 1", "expected REPORT.FIGURE > NUMBER, or <, <=, >=, ="),
+        ("gaps.longest_s > 1e999", "expected REPORT.FIGURE > NUMBER, or <, <=, >=, ="),
         ("gaps.longest_s > 1 h", "expected REPORT.FIGURE > NUMBER, or <, <=, >=, ="),
         ("top.types > 1", "no report top, made are gaps, values"),
         ("gaps.sum > 1", "report gaps has no sum, but gaps, longest_s"),

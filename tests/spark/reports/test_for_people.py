@@ -201,6 +201,11 @@ def test_a_condition_that_holds_is_an_exit_code(store: Path, tmp_path: Path) -> 
          " Europe/Berlin"),
         (("--console", "console:80"), "console: 'console:80': expected an address as"
          " http://127.0.0.1:23080"),
+        (("--console", "http://a/\udcff"), "console: 'http://a/\\udcff': expected an address as"
+         " http://127.0.0.1:23080"),
+        (("--out", "o\udcff"), "out: 'o\\udcff': expected a name in UTF-8"),
+        (("--time-zone", "z" * 300), f"time_zone: '{'z' * 97}...{'z' * 98}': no such time zone,"
+         " expected one as Europe/Berlin"),
         (("--compare",), "compare: needs the begin of the span: give --from"),
         (("--fail-if", "top.rows > 1"), "fail_if: 'top.rows > 1': no report top, made are gaps"),
     ],
