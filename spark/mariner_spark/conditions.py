@@ -61,10 +61,12 @@ def matches(types: Sequence[EventType], quote: Quote = spark_text) -> str:
     for _, group in groupby(numbered, itemgetter(0)):
         expression = rf"\A(?:{'|'.join(i for _, i in group)})"
         found.append(f"(type_path <> '~' AND regexp_like(type_path, {quote(expression)}))")
-    # by which Parquet skips row groups
-    ranges = [_range(i) for i in types]
-    first, last = (quote(edge) for edge in (min(i for i, _ in ranges), max(i for _, i in ranges)))
-    return f"type_path >= {first} AND type_path <= {last} AND ({' OR '.join(found)})"
+    # bounds by which Parquet skips row groups
+    firsts, ends = zip(*map(_range, types), strict=True)
+    bounds = [f"type_path >= {quote(min(firsts))}"]
+    if None not in ends:
+        bounds.append(f"type_path < {quote(max(filter(None, ends)))}")
+    return " AND ".join((*bounds, f"({' OR '.join(found)})"))
 
 
 def _expression(pattern: EventType) -> str:
@@ -75,18 +77,23 @@ def _expression(pattern: EventType) -> str:
     return "/".join(parts) + (r"(?:/|\z)" if is_open else r"\z")
 
 
-def type_bounds(types: Sequence[EventType] | None) -> Callable[[str, str], bool]:
-    """Condition: one of these types may lie from a type path to another one, both included."""
+def type_bounds(types: Sequence[EventType] | None) -> Callable[[str, str | None], bool]:
+    """Condition: one of these types may lie from a type path to another one, both included.
+
+    The latter may be unknown.
+    """
     if types is None:
         return lambda _first, _last: True
     ranges = [_range(i) for i in types]
-    return lambda first, last: any(i <= last and first <= j for i, j in ranges)
+    return lambda first, last: any(
+        (last is None or begin <= last) and (end is None or first < end) for begin, end in ranges
+    )
 
 
-def _range(pattern: EventType) -> tuple[str, str]:
-    """First and last type path that a pattern may match."""
+def _range(pattern: EventType) -> tuple[str, str | None]:
+    """First type path that a pattern may match, and an end after them all; None: there is none."""
     fixed = tuple(takewhile(lambda i: i not in {"?", "*"}, pattern))
     if pattern and not fixed:
-        return "", type_path.LAST
+        return "", None
     path = type_path.encode(fixed)
-    return path, path if fixed == pattern else f"{path}/{type_path.LAST}"
+    return path, path + ("\0" if fixed == pattern else "0")  # the character after / is 0

@@ -13,9 +13,6 @@ from eventer_bridge.model import EventType
 
 _NO_SEGMENTS: Final = "~"
 
-LAST: Final = "\U0010ffff" * 3
-"""After all paths that occur."""
-
 _BAD_ESCAPE: Final = re.compile(r"~(?![01])")
 
 

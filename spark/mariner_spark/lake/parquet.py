@@ -42,8 +42,8 @@ _ROUNDED_US: Final = 1_000
 class TableFile(NamedTuple):
     """A file of a table, by its path below it, with what the log says of it.
 
-    Its rows are within ``time``, and from type path ``first_type`` to ``last_type``. ``partition``
-    is the text of its partition column.
+    Its rows are within ``time``, and from type path ``first_type`` to ``last_type``, if that is
+    known. ``partition`` is the text of its partition column.
     """
 
     path: str
@@ -51,7 +51,7 @@ class TableFile(NamedTuple):
     bytes: int
     time: Interval
     first_type: str
-    last_type: str
+    last_type: str | None
     partition: str
 
 
@@ -68,7 +68,7 @@ def files_of(table: DeltaTable, name: str) -> list[TableFile]:
                 _us(file.get(f"max.{column}"), _ROUNDED_US),
             ),
             file.get("min.type_path") or "",
-            file.get("max.type_path") or type_path.LAST,
+            file.get("max.type_path"),
             str(file.get(f"partition.{partition}")),
         )
         for file in pa.table(table.get_add_actions(flatten=True)).to_pylist()

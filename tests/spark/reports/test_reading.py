@@ -30,7 +30,7 @@ from tests.spark.lake.support import append
 from tests.spark.reports.support import N_EVENTS, T0, Reported, S, at, table
 from tests.spark.support import event_types, few, not_simplest, plain_events
 
-_segments: Final = st.sampled_from(("", "a", "b", "/", "~", "?"))
+_segments: Final = st.sampled_from(("", "a", "b", "/", "~", "?", "\U0010ffff" * 4))
 _patterns: Final = st.builds(
     lambda segments, end: (*segments, *end),
     st.lists(_segments, max_size=3),
