@@ -187,6 +187,8 @@ class DuckDBSource(NamedTuple):
             try:
                 return self._of_files([f"{lake.uri(table)}/{i}" for i in paths], wanted)
             except duckdb.IOException as e:
+                if "No files found" not in str(e):
+                    raise
                 raise LakeError(f"{lake}: table {table}: {FILES_DELETED}") from e
         from pyarrow import dataset  # noqa: PLC0415  # slow to import, and only needed here
 
@@ -216,10 +218,8 @@ def open_duckdb(n_events: int | None) -> Iterator[DuckDBSource]:
     If there are many, or it is unknown, this process gets a low priority, as Java does: a gateway
     on this machine goes first.
     """
-    if n_events is None or n_events > limits.PART_ROWS:
-        priority = max(os.getpriority(os.PRIO_PROCESS, 0), limits.NICENESS)
-        os.setpriority(os.PRIO_PROCESS, 0, priority)
     with (
+        _low_priority(is_needed=n_events is None or n_events > limits.PART_ROWS),
         tempfile.TemporaryDirectory(prefix="mariner-report-") as folder,
         relations.connect() as connection,
     ):
@@ -227,6 +227,18 @@ def open_duckdb(n_events: int | None) -> Iterator[DuckDBSource]:
         connection.execute("SET temp_directory = ?", [folder])
         connection.execute("SET parquet_metadata_cache = true")  # files do not change
         yield DuckDBSource(connection, Path(folder), n_events)
+
+
+@contextlib.contextmanager
+def _low_priority(*, is_needed: bool) -> Iterator[None]:
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    if is_needed:
+        os.setpriority(os.PRIO_PROCESS, 0, max(before, limits.NICENESS))
+    try:
+        yield
+    finally:
+        with contextlib.suppress(PermissionError):  # only root may
+            os.setpriority(os.PRIO_PROCESS, 0, before)
 
 
 def choose(n_events: int | None) -> Engine:

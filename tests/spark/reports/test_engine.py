@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import duckdb
@@ -67,6 +69,20 @@ def test_parts_are_read_by_several_processes(
     result = report(reported, tmp_path)
     assert result.exit_code == 0, result
     assert table(tmp_path / "out", "top") == table(reported.folder, "top")
+
+
+@pytest.mark.parametrize("n_events", [0, None, limits.PART_ROWS + 1])
+def test_large_reports_have_a_low_priority(n_events: int | None) -> None:
+    code = f"""
+import os
+from mariner_spark import limits
+from mariner_spark.reports.sources import open_duckdb
+before = os.getpriority(os.PRIO_PROCESS, 0)
+with open_duckdb({n_events}):
+    print(os.getpriority(os.PRIO_PROCESS, 0) == max(before, limits.NICENESS))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert done.stdout == (b"False\n" if n_events == 0 else b"True\n")
 
 
 def test_a_signal_ends_the_command(
