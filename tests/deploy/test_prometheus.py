@@ -118,8 +118,11 @@ async def busy_gateway(path: Path) -> AsyncIterator[Gateway]:
                 await RawPeer.init(running.port, **LOGIN_OF_METERED) as metered,
                 await RsbPeer.connect(running.rsb_port) as robot,
             ):
-                for i in range(METERED["quota"]["events_per_s"] + 1):
-                    await metered.request(register_req(i, event("a")))
+                n_requests = METERED["quota"]["events_per_s"] + 1
+                for i in range(n_requests):  # at once, or else it is not held back
+                    metered.send(register_req(i, event("a")))
+                for _ in range(n_requests):
+                    await metered.receive()
                 robot.send(sample(1))
                 while "arm" not in str(await peer.receive()):
                     pass
