@@ -99,8 +99,7 @@ _ADDRESS: Final = re.compile(r"(?:\[[^\]]+\]|[^:\[\]]+)(?::[0-9]{1,5})?")
     default="UTC",
     show_default=True,
     help="Time zone of the page, as Europe/Berlin; that of --from and --to is in their texts, and"
-    " files have UTC. All of the page has its offset at the last event; there, days begin at"
-    " midnight.",
+    " files have UTC. The whole page has the zone's offset at the last event.",
 )
 @click.option(
     "--console",

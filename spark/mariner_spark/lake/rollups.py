@@ -265,11 +265,11 @@ def _in_buckets(rows: pa.Table, every: str, buckets: _Longs, *, is_within: bool 
 class _Stretch(NamedTuple):
     """What is made anew at a time: whole days, and of these about one in ``n_shares`` types.
 
-    ``minutes`` are the places of their touched minutes; ``time`` is from the begin of the first day
-    to that of the next stretch. ``share``: which types, from 0 on.
+    ``minutes``: places of the first of their touched minutes, and of the first one after them;
+    ``time``: begin of the first day, and of the next stretch. ``share``: which types, from 0 on.
     """
 
-    minutes: slice
+    minutes: tuple[int, int]
     time: tuple[int, int]
     share: int
     n_shares: int
@@ -364,7 +364,7 @@ class _Renewal:
         edges = [0, *(np.flatnonzero(np.diff(n_shares)) + 1).tolist(), len(days)]
         for i, j in pairwise(edges):
             is_last = j == len(days)
-            places = slice(int(begins[i]), len(minutes) if is_last else int(begins[j]))
+            places = int(begins[i]), len(minutes) if is_last else int(begins[j])
             time = int(days[i]), _END if is_last else int(days[j])
             for share in range(int(n_shares[i])):
                 yield _Stretch(places, time, share, int(n_shares[i]))
@@ -372,7 +372,7 @@ class _Renewal:
     def minutes(self, stretch: _Stretch) -> _Rows:
         """Rollups of the touched minutes, made of events, in parts that are held at a time."""
         minutes, width = self.touched["1m"], WIDTHS_US["1m"]
-        begin, end, _ = stretch.minutes.indices(len(minutes))
+        begin, end = stretch.minutes
         numbers = np.cumsum(-(-self._rows[begin:end] // stretch.n_shares)) // limits.ROLLED_ROWS
         edges = [begin, *(np.flatnonzero(np.diff(numbers)) + 1 + begin).tolist(), end]
         names = ["type_path", "value", *ORDER]

@@ -206,7 +206,7 @@ def _find(
             step(report.name)
             about = everything if report.is_about_servers else events
             computed.append((report, *_compute(report, about, settings)))
-    if overview.extent.events or not spans:
+    if overview.extent.events or not spans:  # else it begins in 1970
         spans.append(span_of_buckets(overview.extent.span, settings.origin_us))
     first = min(span.first for span in spans)
     last = max(settings.end_us, *(span.last for span in spans))

@@ -117,10 +117,9 @@ def to_arrow(relation: Relation) -> pa.Table:
 
 
 def _computed(relation: DuckDBPyRelation, compute: Callable[[], T]) -> T:
-    """What DuckDB computes, in one thread where several had no memory.
+    """What DuckDB computes; again, in one thread, if several ran out of memory.
 
-    It may fail where what they have at a moment cannot be put into files: of latencies of 25
-    million events, in 1 GB, one time of a hundred.
+    That happens now and then near the limit: what they use at the same moment cannot be spilled.
     """
     try:
         return compute()

@@ -5,7 +5,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from eventer_bridge.model import Event, EventId, JsonPayload, Timestamp
 from mariner_spark import limits
 from mariner_spark.errors import LakeError, OptionError
 from mariner_spark.lake import maintenance, rollups, sql
-from mariner_spark.lake.maintenance import info
+from mariner_spark.lake.maintenance import compact, info
 from mariner_spark.lake.tables import ROLLUPS, Lake
 from mariner_spark.times import EVER, Interval
 from tests.spark.lake.oracle import buckets, check_rollups, compare
@@ -349,6 +349,35 @@ def test_one_full_minute_does_not_have_all_read_in_shares(
     check_rollups(tmp_path)
 
 
+def test_days_with_and_without_full_minutes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some days are made in shares of types, others at once; each once."""
+    days = range(0, 5 * 86_400, 86_400)
+
+    def add(server: int, seconds: Iterable[int]) -> None:
+        append(
+            tmp_path,
+            [
+                Event(EventId(server, i, 1), (f"t{i % 20}",), Timestamp(at, 0), None, None)
+                for i, at in enumerate(seconds, 1)
+            ],
+        )
+        maintenance.update(str(tmp_path))
+
+    held = count_rolled(monkeypatch)
+    monkeypatch.setattr(limits, "ROLLED_ROWS", 40)
+    add(1, (day + 60 * i for day in days for i in range(150)))
+    full = (day + 20_000 + i // 2 for day in days[1:] for i in range(100))
+    add(2, sorted([*full, *(day + 60 * i + 9 for day in days for i in range(140))]))
+    check_rollups(tmp_path)
+    assert max(held) < 3 * 40
+    held.clear()
+    maintenance.update(str(tmp_path), is_new=True)
+    check_rollups(tmp_path)
+    assert max(held) < 3 * 40
+
+
 def in_order(rows: list[Row]) -> list[Row]:
     return sorted(rows, key=lambda i: (i["type_path"], i["bucket"]))
 
@@ -378,6 +407,10 @@ def test_only_rollups_that_say_all_of_a_selection_are_used_for_it(tmp_path: Path
     assert found(day) is None  # they have others as well
     version = lake.open().version()
     assert found(day) == "1d"
+    compact(str(tmp_path))
+    maintenance.update(str(tmp_path))
+    assert lake.open().version() > version
+    assert found(day) == "1d"  # of the version before, too
     append(tmp_path, plain_events(30))
     version = lake.open().version()
     assert found(day) is None  # they lack some

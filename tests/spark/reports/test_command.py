@@ -2,6 +2,7 @@
 
 import asyncio
 import csv
+import json
 import subprocess
 import sys
 from datetime import timedelta
@@ -18,7 +19,17 @@ from mariner_spark import type_path
 from mariner_spark.cli.report import NAMES
 from mariner_spark.reports.generate import REPORTS
 from tests.spark.lake.support import append
-from tests.spark.reports.support import COLUMNS, N_EVENTS, T0, Reported, S, run_report, shape, table
+from tests.spark.reports.support import (
+    COLUMNS,
+    N_EVENTS,
+    T0,
+    Reported,
+    S,
+    charts_of,
+    run_report,
+    shape,
+    table,
+)
 from tests.spark.source.test_network import served
 from tests.spark.support import EPOCH, fill, plain_events
 
@@ -325,3 +336,14 @@ def test_a_type_that_is_not_utf_8_is_refused(tmp_path: Path, pattern: str) -> No
     assert result.exit_code == 2
     line = f"Error: Invalid value for '--type': {pattern!r} is not UTF-8 text"
     assert result.stderr.splitlines()[-1] == line
+
+
+def test_the_time_of_a_page_without_selected_events_is_that_of_the_servers(
+    reported: Reported, tmp_path: Path
+) -> None:
+    source = ("--store", reported.store, "--type", "no/such", "--out", tmp_path)
+    result = run_report("runs", "top", *source)
+    assert result.exit_code == 0, result
+    chart = charts_of((tmp_path / "report.html").read_text(encoding="utf-8"))["runs-0"]
+    domain = json.loads(chart["encoding"]["x"]["scale"]["domainRaw"]["signal"])
+    assert domain[0] == T0 / 1_000

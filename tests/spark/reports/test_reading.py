@@ -172,3 +172,15 @@ def test_numbers_of_a_lake_that_cannot_be_read_are_counted(
         assert "Numbers not read" not in page.read_text(encoding="utf-8")
         generate(source, job._replace(names=["values"]), lambda _step, _n_steps: None)
         assert "<dt>Numbers not read</dt><dd>3</dd>" in page.read_text(encoding="utf-8")
+
+
+def test_events_of_a_store_are_kept_only_while_they_are_read(
+    reported: Reported, tmp_path: Path
+) -> None:
+    job = ReportJob({"store": reported.store}, "", tmp_path)
+    with sources.open_duckdb(0) as reader:
+        for _ in range(2):  # with --compare
+            with reader.read(job, ["type_path"]) as events:
+                assert len(relations.rows(events)) == N_EVENTS
+                assert list(reader.folder.rglob("*.parquet"))
+            assert not list(reader.folder.rglob("*.parquet"))
